@@ -1,0 +1,47 @@
+package classify
+
+import "time"
+
+// mark is an error with a verdict on it.
+type mark struct {
+	err     error
+	verdict Verdict
+	after   time.Duration
+}
+
+func (m *mark) Error() string { return m.err.Error() }
+func (m *mark) Unwrap() error { return m.err }
+
+// Permanent marks err as one that no later attempt can mend: the message is dead-lettered at once.
+// It returns nil if err is nil. The text of err stays as it is, and errors.Is and errors.As see through the
+// mark; this holds for all marks.
+func Permanent(err error) error { return marked(err, VerdictPoison, 0) }
+
+// Transient marks err as one that passes: the message is tried again after a backoff.
+// It returns nil if err is nil.
+func Transient(err error) error { return marked(err, VerdictRetry, 0) }
+
+// RetryAfter marks err as one that passes, but not before d. If d is zero or less it is [Transient].
+// It returns nil if err is nil. Whoever retries may bound d.
+func RetryAfter(err error, d time.Duration) error {
+	if d <= 0 {
+		return Transient(err)
+	}
+	return marked(err, VerdictRetryAfter, d)
+}
+
+// Drop marks err as a reason to skip the message: it is acked, not retried and not dead-lettered.
+// It returns nil if err is nil.
+func Drop(err error) error { return marked(err, VerdictDrop, 0) }
+
+// Stop marks err as a consequence of the runtime's own stopping: the message is left unsettled, and this is
+// no failure of it. Only a stage that knows that the runtime is stopping should use it.
+// It returns nil if err is nil.
+func Stop(err error) error { return marked(err, VerdictStop, 0) }
+
+func marked(err error, v Verdict, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &mark{err: err, verdict: v, after: after}
+}

@@ -1,0 +1,65 @@
+package classify
+
+import "time"
+
+// Verdict says what to do with a message whose handling gave an error.
+// The values are ordered: of the verdicts of a joined error the greatest wins.
+type Verdict uint8
+
+// The verdicts, from the mildest to the worst.
+const (
+	VerdictNone       Verdict = iota // there is no error
+	VerdictDrop                      // skip the message: ack it, it has no effect and is not dead-lettered
+	VerdictRetry                     // try again after a backoff
+	VerdictRetryAfter                // try again, but not before Result.After has passed
+	VerdictPoison                    // no attempt can succeed: dead-letter the message
+	VerdictStop                      // the runtime is stopping: leave the message for a later delivery
+)
+
+var verdictNames = [...]string{"none", "drop", "retry", "retry_after", "poison", "stop"}
+
+// String returns the verdict's name in lower case, as it appears in dead letters, metrics and logs.
+func (v Verdict) String() string {
+	if int(v) < len(verdictNames) {
+		return verdictNames[v]
+	}
+	return "invalid"
+}
+
+// Result is what is known of an error.
+type Result struct {
+	Verdict Verdict
+
+	// After is the least time to wait before the next attempt. It is positive if and only if the verdict
+	// is VerdictRetryAfter.
+	After time.Duration
+
+	// ErrorType names the kind of error for telemetry (the attribute error.type). See the
+	// documentation of Standard for the set it comes from. It is empty if and only if there is no error.
+	ErrorType string
+}
+
+// normal makes what a rule said consistent. It reports false if the rule said nothing of use.
+func (r Result) normal() (Result, bool) {
+	switch {
+	case r.Verdict == VerdictNone || r.Verdict > VerdictStop:
+		return Result{}, false
+	case r.Verdict == VerdictRetryAfter && r.After <= 0:
+		r.Verdict = VerdictRetry
+	}
+	if r.Verdict != VerdictRetryAfter {
+		r.After = 0
+	}
+	if len(r.ErrorType) > maxName {
+		r.ErrorType = r.ErrorType[:maxName]
+	}
+	return r, true
+}
+
+// worse reports whether a decides over b.
+func (r Result) worse(than Result) bool {
+	if r.Verdict != than.Verdict {
+		return r.Verdict > than.Verdict
+	}
+	return r.After > than.After
+}

@@ -28,4 +28,8 @@ const (
 
 	// MetaPrefix begins every key of Headrace's own.
 	MetaPrefix = "headrace_"
+
+	// MetaFrozenID holds the id that Identify gave a message before it was dead-lettered.
+	// Only IdentifyRedriven reads it.
+	MetaFrozenID = MetaPrefix + "id"
 )

@@ -1,0 +1,90 @@
+package event
+
+import (
+	"context"
+
+	"github.com/headrace-go/headrace/internal/flight"
+)
+
+type contextKey int
+
+const (
+	envelopeKey contextKey = iota
+	correlationKey
+	sourceKey
+)
+
+// envelopeContext carries an envelope in one allocation.
+type envelopeContext struct {
+	context.Context
+	envelope *Envelope
+}
+
+func (c *envelopeContext) Value(key any) any {
+	if key == envelopeKey {
+		return c.envelope
+	}
+	return c.Context.Value(key)
+}
+
+// NewContext returns ctx with e as the envelope of the message that is being handled. e is kept.
+func NewContext(ctx context.Context, e *Envelope) context.Context {
+	return &envelopeContext{Context: ctx, envelope: e}
+}
+
+// FromContext returns the envelope of the message that is being handled: the one that [NewContext] put
+// in, else it parses the message of ctx's delivery, at each call. It is false where there is no message,
+// or one without a valid envelope.
+func FromContext(ctx context.Context) (Envelope, bool) {
+	if e, _ := ctx.Value(envelopeKey).(*Envelope); e != nil {
+		return *e, true
+	}
+	f := flight.From(ctx)
+	if f == nil {
+		return Envelope{}, false
+	}
+	msg := f.Original
+	if f.View.Metadata != nil || msg == nil {
+		msg = &f.View
+	}
+	e, err := Parse(msg)
+	return e, err == nil
+}
+
+// CorrelationID returns what is common to all that follows from one cause: the correlation id of the
+// message that is being handled, else that of [ContextWithCorrelation], else "".
+func CorrelationID(ctx context.Context) string {
+	if f := flight.From(ctx); f != nil && f.CorrelationID != "" {
+		return f.CorrelationID
+	}
+	id, _ := ctx.Value(correlationKey).(string)
+	return id
+}
+
+// CausationID returns the id of the message that led to the one being handled, or "".
+func CausationID(ctx context.Context) string {
+	if f := flight.From(ctx); f != nil {
+		return f.CausationID
+	}
+	return ""
+}
+
+// MessageID returns the id, as [Identify] gives it, of the message that is being handled, or "". With the
+// consumer's name it makes a good idempotency key for calls to others.
+func MessageID(ctx context.Context) string {
+	if f := flight.From(ctx); f != nil {
+		return f.ID
+	}
+	return ""
+}
+
+// ContextWithCorrelation returns ctx with a correlation id for events that are made outside of a handler,
+// in an HTTP request, say.
+func ContextWithCorrelation(ctx context.Context, id string) context.Context {
+	return context.WithValue(ctx, correlationKey, id)
+}
+
+// ContextWithSource returns ctx with the source for events that are made outside of a handler.
+func ContextWithSource(ctx context.Context, source string) context.Context {
+	return context.WithValue(ctx, sourceKey, source)
+}

@@ -1,0 +1,50 @@
+// Package telemetry makes OpenTelemetry spans and metrics of deliveries and publishes, and carries the
+// trace context through message metadata. It is the only package with semantic-convention keys; all of
+// them are in semconv.go.
+//
+// It judges no error: classify names it. It settles nothing and changes no verdict: a failing exporter,
+// a bad traceparent or a missing SDK never makes a message fail.
+//
+// # Spans
+//
+//   - "process {topic}", CONSUMER: one per delivery ([Consumer.Middleware]), from the stage below the
+//     intake until the message is settled. It is linked to the message's creation context and, unless
+//     NoParent says otherwise, its child. The handler's context carries it.
+//   - "attempt {topic}", INTERNAL: with [AttemptSpans], for deliveries that need more than one run.
+//     By default failed runs are events of the process span.
+//   - "send {topic}", PRODUCER: one per call of Publish ([Telemetry.Publisher]). CLIENT when every
+//     message has a creation context already, which is then linked and never overwritten.
+//
+// An error that was retried is no error of the process span: only the last one sets its status and
+// error.type. Shutdown and revocation are no error at all.
+//
+// # Metrics
+//
+// By the conventions: messaging.process.duration, messaging.client.consumed.messages,
+// messaging.client.operation.duration, messaging.client.sent.messages. The first two have headrace.outcome
+// beside error.type: the receipt ("handled", "committed", "duplicate", "stale", "ignored", "dropped",
+// "dead_lettered"), or "released" (no verdict: shutdown or revocation), or "failed".
+//
+// Of our own, where the conventions have none:
+//
+//	headrace.consumer.queue.duration         histogram, s       broker's time of storing to start of processing
+//	headrace.consumer.retry.delay            histogram, s       delay before each retry; its count is the retries
+//	headrace.consumer.redeliveries           counter, {message} deliveries that the broker counts as second or later
+//	headrace.consumer.duplicates             counter, {message} deliveries that the inbox had seen
+//	headrace.consumer.dead_letters           counter, {message} dead letters confirmed stored
+//	headrace.consumer.in_flight              updown, {message}  held and being handled
+//	headrace.consumer.waiting                updown, {message}  held and waiting for their lane
+//	headrace.consumer.in_flight.oldest       gauge, s           age of the oldest delivery in flight
+//	headrace.consumer.lag                    gauge, {message}   not yet delivered, where it is known
+//	headrace.consumer.dead_letters.blocked   updown, {message}  held because their dead letter cannot be written
+//	headrace.outbox.depth                    gauge, {message}   rows not yet published
+//	headrace.outbox.oldest                   gauge, s           age of the oldest of them
+//
+// Partition ids and message ids are on spans only, never on metrics. The error types of one consumer or
+// topic are bounded; what exceeds the bound is "_OTHER".
+//
+// # Cost
+//
+// With no-op providers a delivery without trace headers costs no allocation. Attributes and options
+// are computed once; what only a recorded span needs is computed when the span is recording.
+package telemetry

@@ -1,0 +1,72 @@
+package telemetry
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// maxErrorText is the most of an error's text that a span's status has, in bytes.
+const maxErrorText = 256
+
+// Retried records a delay before a retry: call it with the delay that is slept and the error type of the
+// run that failed. ctx is the delivery's.
+func (c *Consumer) Retried(ctx context.Context, delay time.Duration, errorType string) {
+	d := deliveryOf(ctx)
+	if d != nil && d.recording && c.t.config.Attempts != AttemptsOff {
+		d.span.AddEvent(eventRetry, trace.WithAttributes(keyRetryDelay.Float64(delay.Seconds())))
+	}
+	if c.t.metrics.retryDelay.Enabled(ctx) {
+		options := c.ownOf(ctx, d).get("", errorType)
+		c.t.metrics.retryDelay.Record(ctx, delay.Seconds(), options.record...)
+	}
+}
+
+// DeadLettered records that the dead letter of the delivery in ctx is confirmed stored, and why it was
+// written. The process span gets the error as its own: the stages outside see none.
+func (c *Consumer) DeadLettered(ctx context.Context, err error) {
+	d := deliveryOf(ctx)
+	metered := c.t.metrics.deadLetters.Enabled(ctx)
+	if d == nil && !metered {
+		return
+	}
+	errorType := c.config.Classifier.Classify(err).ErrorType
+	if d != nil {
+		d.errorType = errorType
+		if d.recording {
+			d.errorText = c.t.errorText(err)
+		}
+	}
+	if metered {
+		options := c.ownOf(ctx, d).get("", errorType)
+		c.t.metrics.deadLetters.Add(ctx, 1, options.add...)
+	}
+}
+
+// ownOf returns the measures of headrace.* for the delivery.
+func (c *Consumer) ownOf(ctx context.Context, d *delivery) *measures {
+	if d != nil {
+		return &d.dest.own
+	}
+	return &c.to(ctx).own
+}
+
+// errorText returns what a span's status says of err: bounded, valid UTF-8, "" if it is not wanted or
+// err's own method panics.
+func (t *Telemetry) errorText(err error) (text string) {
+	if err == nil || t.config.OmitErrorText {
+		return ""
+	}
+	defer func() {
+		if recover() != nil {
+			text = ""
+		}
+	}()
+	text = err.Error()
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText]
+	}
+	return strings.ToValidUTF8(text, "")
+}

@@ -1,0 +1,130 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// ConsumerStats is how a consumer stands at one moment.
+type ConsumerStats struct {
+	// InFlight is the number of deliveries being handled, Waiting of those that wait for an earlier
+	// one of their key.
+	InFlight, Waiting int
+
+	// Oldest is for how long the oldest delivery has been in flight; 0 without one.
+	Oldest time.Duration
+
+	// Blocked is the number of deliveries that are held because their dead letter cannot be written.
+	Blocked int
+
+	// Lag is the number of messages that the broker has for the consumer and has not delivered.
+	// It is reported only if LagKnown.
+	Lag      int64
+	LagKnown bool
+}
+
+// OutboxStats is how an outbox stands at one moment.
+type OutboxStats struct {
+	// Depth is the number of rows that are not yet published, Oldest the age of the oldest of them.
+	Depth  int64
+	Oldest time.Duration
+}
+
+// observables are the instruments that are read when the metrics are collected.
+type observables struct {
+	inFlight, waiting, blocked   metric.Int64ObservableUpDownCounter
+	lag, outboxDepth             metric.Int64ObservableGauge
+	oldestInFlight, outboxOldest metric.Float64ObservableGauge
+}
+
+func newObservables(meter metric.Meter) (observables, error) {
+	var errs []error
+	failed := func(i instrument, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("create metric %s: %w", i.name, err))
+		}
+	}
+	upDown := func(i instrument) metric.Int64ObservableUpDownCounter {
+		o, err := meter.Int64ObservableUpDownCounter(i.name, metric.WithUnit(i.unit), metric.WithDescription(i.description))
+		failed(i, err)
+		return o
+	}
+	count := func(i instrument) metric.Int64ObservableGauge {
+		o, err := meter.Int64ObservableGauge(i.name, metric.WithUnit(i.unit), metric.WithDescription(i.description))
+		failed(i, err)
+		return o
+	}
+	age := func(i instrument) metric.Float64ObservableGauge {
+		o, err := meter.Float64ObservableGauge(i.name, metric.WithUnit(i.unit), metric.WithDescription(i.description))
+		failed(i, err)
+		return o
+	}
+	o := observables{
+		inFlight:       upDown(inFlight),
+		waiting:        upDown(waiting),
+		blocked:        upDown(blocked),
+		oldestInFlight: age(oldestInFlight),
+		lag:            count(lag),
+		outboxDepth:    count(outboxDepth),
+		outboxOldest:   age(outboxOldest),
+	}
+	return o, errors.Join(errs...)
+}
+
+// Observe reports read's answer whenever the metrics are collected, until stop is called. read must be
+// safe for concurrent use and must not block.
+func (c *Consumer) Observe(read func() ConsumerStats) (stop func() error, err error) {
+	if read == nil {
+		return nil, fmt.Errorf("observe consumer %s: read is nil: want a function", c.config.Consumer)
+	}
+	o := &c.t.observables
+	attrs := metric.WithAttributeSet(attribute.NewSet(c.destination.own.base...))
+	registration, err := c.t.meter.RegisterCallback(func(_ context.Context, observer metric.Observer) error {
+		s := read()
+		observer.ObserveInt64(o.inFlight, int64(s.InFlight), attrs)
+		observer.ObserveInt64(o.waiting, int64(s.Waiting), attrs)
+		observer.ObserveInt64(o.blocked, int64(s.Blocked), attrs)
+		observer.ObserveFloat64(o.oldestInFlight, s.Oldest.Seconds(), attrs)
+		if s.LagKnown {
+			observer.ObserveInt64(o.lag, s.Lag, attrs)
+		}
+		return nil
+	}, o.inFlight, o.waiting, o.blocked, o.oldestInFlight, o.lag)
+	if err != nil {
+		return nil, fmt.Errorf("observe consumer %s: %w", c.config.Consumer, err)
+	}
+	return registration.Unregister, nil
+}
+
+// ObserveOutbox reports read's answer whenever the metrics are collected, until stop is called, with name
+// as headrace.outbox.name if it is not empty. read may query the database; its context ends with the
+// collection. What it cannot tell is not reported, and its error goes to otel's error handler.
+func (t *Telemetry) ObserveOutbox(name string, read func(context.Context) (OutboxStats, error)) (stop func() error, err error) {
+	if read == nil {
+		return nil, fmt.Errorf("observe outbox %q: read is nil: want a function", name)
+	}
+	var base []attribute.KeyValue
+	if name != "" {
+		base = append(base, keyOutbox.String(name))
+	}
+	o := &t.observables
+	attrs := metric.WithAttributeSet(attribute.NewSet(base...))
+	registration, err := t.meter.RegisterCallback(func(ctx context.Context, observer metric.Observer) error {
+		s, err := read(ctx)
+		if err != nil {
+			return fmt.Errorf("observe outbox %q: %w", name, err)
+		}
+		observer.ObserveInt64(o.outboxDepth, s.Depth, attrs)
+		observer.ObserveFloat64(o.outboxOldest, s.Oldest.Seconds(), attrs)
+		return nil
+	}, o.outboxDepth, o.outboxOldest)
+	if err != nil {
+		return nil, fmt.Errorf("observe outbox %q: %w", name, err)
+	}
+	return registration.Unregister, nil
+}

@@ -52,7 +52,7 @@ func (c *Classifier) Classify(err error) Result {
 	if c != nil {
 		w.before, w.after = c.before, c.after
 	}
-	r := w.judge(err, 0)
+	r, _ := w.judge(err, 0)
 	if r.Verdict == VerdictNone {
 		r.Verdict = VerdictRetry
 	}

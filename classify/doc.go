@@ -18,7 +18,8 @@
 //   - The branches of a joined error are judged one by one and the worst verdict wins:
 //     Stop > Poison > RetryAfter > Retry > Drop. Of two RetryAfter the longer delay wins. A branch that
 //     nothing knows counts as Retry, so a Drop never takes an unknown error along.
-//   - Rules are asked about a joined error as a whole only when none of its branches is known.
+//   - Rules of the application are also asked about a joined error as a whole, unless there is a mark in it;
+//     their answer counts as that of one more branch. Those of Fallback are asked so only if no branch is known.
 //   - An error that nothing knows is retried.
 //
 // So wrapping by %w never changes a verdict, and joining never makes one weaker.
@@ -28,5 +29,5 @@
 // [Classifier.Classify] never panics and always ends. A method of an error or a rule that panics counts as
 // having said nothing. A typed nil inside a non-nil error is an error like any other. The walk looks at no
 // more than 1,000 errors and goes no deeper than 100; a chain that leads back to itself ends there, and what
-// lies beyond counts as unknown.
+// lies beyond counts as unknown, and no rule is asked about the whole, as errors.Is might not end.
 package classify

@@ -1,6 +1,10 @@
 package classify
 
-import "reflect"
+import (
+	"reflect"
+	"strings"
+	"unicode/utf8"
+)
 
 const (
 	maxName   = 64      // bytes of an error type's name
@@ -8,17 +12,30 @@ const (
 )
 
 // typeName returns the name of an exported type, as in billing.LimitError, or "".
+// A generic type is named without its arguments.
 func typeName(err error) string {
 	t := reflect.TypeOf(err)
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	short := t.Name()
-	if short == "" || short[0] < 'A' || short[0] > 'Z' {
+	if short := t.Name(); short == "" || short[0] < 'A' || short[0] > 'Z' {
 		return ""
 	}
-	if full := t.String(); len(full) <= maxName {
-		return full
+	name, _, _ := strings.Cut(t.String(), "[")
+	if len(name) > maxName {
+		return ""
 	}
-	return ""
+	return name
+}
+
+// shortened cuts a rule's own name to what is allowed.
+func shortened(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	end := maxName
+	for end > 0 && !utf8.RuneStart(name[end]) {
+		end--
+	}
+	return name[:end]
 }

@@ -50,9 +50,7 @@ func (r Result) normal() (Result, bool) {
 	if r.Verdict != VerdictRetryAfter {
 		r.After = 0
 	}
-	if len(r.ErrorType) > maxName {
-		r.ErrorType = r.ErrorType[:maxName]
-	}
+	r.ErrorType = shortened(r.ErrorType)
 	return r, true
 }
 

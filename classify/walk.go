@@ -1,5 +1,7 @@
 package classify
 
+import "cmp"
+
 const (
 	maxErrors = 1000 // errors that one walk looks at
 	maxDepth  = 100  // errors below one another
@@ -11,137 +13,103 @@ type walk struct {
 	left          int // errors that may still be looked at
 }
 
-// judge returns what is known of err, which is not nil, or VerdictNone with at best a name.
-func (w *walk) judge(err error, depth int) Result {
+// judge returns what is known of err, which is not nil: VerdictNone, at best with a name, if that is nothing.
+//
+// open says that rules may be asked about whatever wraps err too. They may not if err has a mark, as they
+// look through it, nor if a part of the tree was out of reach, as errors.Is does not end in a tree that
+// leads back to itself.
+func (w *walk) judge(err error, depth int) (r Result, open bool) {
 	var (
-		std      Result  // what the standard rules say of the chain, down to where it branches
-		std2     Result  // what they guess when they know nothing
+		own      Result  // what is known of the chain, down to where it branches
+		guess    Result  // what the standard rules guess of it when they know nothing
 		name     string  // the type of the innermost error that has a name
 		branches []error // of the joined error at the chain's end
 	)
+	open = true
 	for node := err; node != nil; depth++ {
 		if depth >= maxDepth || w.left <= 0 {
+			open = false
 			break
 		}
 		w.left--
 		if m, ok := node.(*mark); ok {
-			return w.marked(m, depth, std.ErrorType)
+			r = Result{Verdict: m.verdict, After: m.after, ErrorType: own.ErrorType}
+			if r.ErrorType == "" {
+				below, _ := w.judge(m.err, depth+1)
+				r.ErrorType = cmp.Or(below.ErrorType, guess.ErrorType, name)
+			}
+			return r, false
 		}
-		if std.Verdict == VerdictNone {
-			std = known(node)
+		if own.Verdict == VerdictNone {
+			if k := known(node); k.Verdict != VerdictNone || own.ErrorType == "" {
+				own = k
+			}
 		}
-		if std2.Verdict == VerdictNone {
-			std2 = guessed(node)
+		if own.Verdict == VerdictNone && guess.Verdict == VerdictNone {
+			guess = guessed(node)
 		}
-		if n := typeName(node); n != "" {
-			name = n
-		}
+		name = cmp.Or(typeName(node), name)
 		node, branches = unwrap(node)
 	}
-	if std.Verdict == VerdictNone {
-		std = std2
+	if own.Verdict == VerdictNone && guess.Verdict != VerdictNone {
+		own = guess.named(own.ErrorType)
 	}
-	if std.ErrorType == "" {
-		std.ErrorType = name
-	}
-	if below := w.worst(branches, depth); below.Verdict != VerdictNone {
-		if std.worse(below) {
-			return std
+	below, all := w.worst(branches, depth)
+	open = open && all
+	own = own.named(cmp.Or(below.ErrorType, name))
+	below = below.named(own.ErrorType)
+
+	if open {
+		if r, ok := ask(w.before, err); ok {
+			own = r.named(own.ErrorType)
 		}
-		return below
 	}
-	if r, ok := ask(w.before, err); ok {
-		return r.named(std.ErrorType)
+	switch {
+	case below.worse(own):
+		return below, open
+	case own.Verdict == VerdictNone && open:
+		if r, ok := ask(w.after, err); ok {
+			own = r.named(own.ErrorType)
+		}
 	}
-	if std.Verdict != VerdictNone {
-		return std
-	}
-	if r, ok := ask(w.after, err); ok {
-		return r.named(std.ErrorType)
-	}
-	return std
+	return own, open
 }
 
-// marked returns the verdict of a mark, with the name of what it wraps.
-func (w *walk) marked(m *mark, depth int, above string) Result {
-	r := Result{Verdict: m.verdict, After: m.after, ErrorType: above}
-	if r.ErrorType == "" {
-		r.ErrorType = w.judge(m.err, depth+1).ErrorType
-	}
-	return r
-}
-
-// worst returns the worst of what is known of the branches. Those that nothing knows count as Retry,
-// if anything is known of another.
-func (w *walk) worst(branches []error, depth int) Result {
-	var worst Result
-	unknown := false
+// worst returns the worst of what is known of the branches, or VerdictNone if nothing is known of any.
+// If something is, those that nothing knows count as Retry. open is as in judge.
+func (w *walk) worst(branches []error, depth int) (worst Result, open bool) {
+	open = true
+	var (
+		unknown bool
+		name    string // of the first unknown branch that has one
+	)
 	for _, branch := range branches {
 		if branch == nil {
 			continue
 		}
 		if w.left <= 0 {
-			unknown = true
+			unknown, open = true, false
 			break
 		}
-		r := w.judge(branch, depth)
+		r, branchOpen := w.judge(branch, depth)
+		open = open && branchOpen
 		if r.Verdict == VerdictNone {
-			unknown = true
+			unknown, name = true, cmp.Or(name, r.ErrorType)
 		} else if r.worse(worst) {
 			worst = r
 		}
 	}
-	if unknown && worst.Verdict == VerdictDrop {
-		return Result{Verdict: VerdictRetry, ErrorType: nameOther}
+	switch {
+	case worst.Verdict == VerdictNone:
+		worst.ErrorType = name
+	case unknown && worst.Verdict < VerdictRetry:
+		worst = retry(name)
 	}
-	return worst
+	return worst, open
 }
 
 // named gives r a name if it has none.
 func (r Result) named(name string) Result {
-	if r.ErrorType == "" {
-		r.ErrorType = name
-	}
+	r.ErrorType = cmp.Or(r.ErrorType, name)
 	return r
-}
-
-// ask returns the first answer of the rules.
-func ask(rules []Rule, err error) (Result, bool) {
-	for _, rule := range rules {
-		if r, ok := answer(rule, err); ok {
-			return r, true
-		}
-	}
-	return Result{}, false
-}
-
-// answer asks one rule. A rule that panics, most likely by a method of the error, has not answered.
-func answer(rule Rule, err error) (r Result, ok bool) {
-	defer func() {
-		if recover() != nil {
-			r, ok = Result{}, false
-		}
-	}()
-	r, ok = rule(err)
-	if !ok {
-		return Result{}, false
-	}
-	return r.normal()
-}
-
-// unwrap returns what err wraps: one error, or several, or nothing. An Unwrap that panics, such as that of
-// a typed nil, wraps nothing.
-func unwrap(err error) (one error, several []error) {
-	defer func() {
-		if recover() != nil {
-			one, several = nil, nil
-		}
-	}()
-	switch x := err.(type) {
-	case interface{ Unwrap() error }:
-		return x.Unwrap(), nil
-	case interface{ Unwrap() []error }:
-		return nil, x.Unwrap()
-	}
-	return nil, nil
 }

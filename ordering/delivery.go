@@ -1,0 +1,58 @@
+package ordering
+
+import (
+	"context"
+	"time"
+
+	"github.com/headrace-go/headrace/internal/flight"
+)
+
+// delivery is a flight and its place in the intake, in one allocation. It is the context of its own
+// view, as the flight is. The links belong to [lanes] and are guarded by the intake's mutex.
+type delivery struct {
+	flight.Flight
+
+	sub        *subscription
+	lane       *lane // nil: unordered
+	prev, next *delivery
+	running    bool
+
+	// started is when it was handed to the router, since the intake's epoch.
+	started time.Duration
+
+	// entered says that the middleware has seen it. Only the goroutine that runs it uses this.
+	entered bool
+}
+
+type deliveryKey struct{}
+
+// Value finds the delivery, its flight, then what the adapter put in.
+func (d *delivery) Value(key any) any {
+	if key == (deliveryKey{}) {
+		return d
+	}
+	return d.Flight.Value(key)
+}
+
+// deliveryOf returns the delivery that ctx belongs to, or nil.
+func deliveryOf(ctx context.Context) *delivery {
+	if d, ok := ctx.(*delivery); ok {
+		return d
+	}
+	// A router that decorates an already decorated subscriber adds its values on top.
+	d, _ := ctx.Value(deliveryKey{}).(*delivery)
+	return d
+}
+
+// ended reports whether the broker has taken the delivery away or its subscription was cancelled.
+func (d *delivery) ended() bool { return d.Context.Err() != nil }
+
+// fail settles a delivery that was not handled: it is given back if its context is done, since then
+// nobody failed (invariant I5), and nacked if not. A settlement made before wins.
+func (d *delivery) fail() {
+	if d.ended() {
+		d.Release()
+		return
+	}
+	d.Nack()
+}

@@ -1,0 +1,187 @@
+package ordering
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Intake lets deliveries through to a router: in order per key, a bounded number at once, and none
+// while it is paused or drained. See the package comment for how its two halves go together.
+//
+// One intake serves any number of subscriptions of one consumer. They share the lanes, the
+// concurrency, the pause and the drain; each has a window of its own, so that a stuck topic does not
+// stop another one from being read. An intake that was drained stays so.
+//
+// All methods are safe for concurrent use.
+type Intake struct {
+	cfg   Config
+	epoch time.Time // for the start times of deliveries, with its monotonic reading
+
+	mu       sync.Mutex
+	lanes    *lanes
+	subs     map[*subscription]struct{}
+	reasons  map[string]struct{}
+	draining bool
+	drained  chan struct{} // closed when the first Drain has returned; nil before it is called
+}
+
+// New returns an intake. Its error names the field of cfg that is wrong, and the value.
+func New(cfg Config) (*Intake, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Intake{
+		cfg:     cfg,
+		epoch:   time.Now(),
+		lanes:   newLanes(cfg.Concurrency, cfg.Window, (*delivery).ended),
+		subs:    map[*subscription]struct{}{},
+		reasons: map[string]struct{}{},
+	}, nil
+}
+
+// Decorate is a Watermill message.SubscriberDecorator. Add it to the router as the last one: views
+// have no Acked and Nacked channels, so a decorator that waits for these has to see the broker's
+// message. It is also fine to decorate the subscriber itself before it is given to the router.
+//
+// Whatever reads from the decorated subscriber must pass every message to [Intake.Middleware]; one
+// that does not come back from there keeps its lane.
+//
+// The decorated subscriber's Subscribe does not end with its context: that only starts a drain, so
+// that the acks of running handlers are not lost. Its Close does the same, waits for it, and then
+// closes sub. Both cancel the handlers' contexts when Config.DrainTimeout has passed; but while
+// [Intake.Drain] runs, they leave the limit to it.
+func (in *Intake) Decorate(sub message.Subscriber) (message.Subscriber, error) {
+	if sub == nil {
+		return nil, errors.New("ordering: Decorate: the subscriber is nil")
+	}
+	return &subscriber{intake: in, inner: sub}, nil
+}
+
+// Pause stops deliveries from being read and started; those that run go on. It stays until Resume is
+// called with the same reason, and as long as any other reason is left.
+func (in *Intake) Pause(reason string) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.reasons[reason] = struct{}{}
+	in.lanes.paused = true
+}
+
+// Resume takes back Pause(reason). Without such a pause it does nothing.
+func (in *Intake) Resume(reason string) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	delete(in.reasons, reason)
+	if len(in.reasons) > 0 || !in.lanes.paused {
+		return
+	}
+	in.lanes.paused = false
+	in.dispatch()
+	for s := range in.subs {
+		s.wake()
+	}
+}
+
+// Stats is the state of an intake at one moment.
+type Stats struct {
+	// InFlight deliveries were handed to the router and are not settled; Waiting ones were not handed
+	// to it. Lanes is how many keys they belong to.
+	InFlight, Waiting, Lanes int
+
+	// OldestStart is when the delivery that has been in flight for longest was handed to the router;
+	// the zero time if none is.
+	OldestStart time.Time
+
+	// HottestKey is the key of the lane that holds most deliveries, HottestDepth how many these are.
+	// Of equal lanes it may be any.
+	HottestKey   string
+	HottestDepth int
+
+	// Paused are the reasons for which the intake is paused, sorted. The caller owns the slice.
+	Paused []string
+
+	// Draining says that Drain was called.
+	Draining bool
+}
+
+// Stats returns the intake's state. Its cost grows with the number of lanes, of which there are at
+// most a few windows.
+func (in *Intake) Stats() Stats {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	l := in.lanes
+	st := Stats{
+		InFlight: l.running.n,
+		Waiting:  l.behind + l.ready.n,
+		Paused:   slices.Sorted(maps.Keys(in.reasons)),
+		Draining: in.draining,
+	}
+	if d := l.running.first; d != nil {
+		st.OldestStart = in.epoch.Add(d.started)
+	}
+	for _, ln := range l.byKey {
+		if ln.head == nil {
+			continue
+		}
+		st.Lanes++
+		if depth := 1 + ln.queue.n; depth > st.HottestDepth {
+			st.HottestKey, st.HottestDepth = ln.key.key, depth
+		}
+	}
+	return st
+}
+
+// dispatch hands what may run to the router. in.mu is held.
+func (in *Intake) dispatch() {
+	for d := in.lanes.next(); d != nil; d = in.lanes.next() {
+		d.started = time.Since(in.epoch)
+		// Never blocks: the channel has room for as many as can run.
+		d.sub.out <- &d.View
+	}
+}
+
+// finish takes d, which is settled, out of its lane.
+func (in *Intake) finish(d *delivery) {
+	in.mu.Lock()
+	in.lanes.finish(d)
+	in.dispatch()
+	d.sub.changed()
+	dropped := in.takeDropped()
+	in.mu.Unlock()
+	in.giveBack(dropped)
+}
+
+// takeDropped returns the deliveries that giveBack must be called with, outside of in.mu, which is held.
+func (in *Intake) takeDropped() fifo {
+	q := in.lanes.dropped
+	in.lanes.dropped = fifo{}
+	return q
+}
+
+// giveBack releases dropped deliveries. They count as held until that is done, so that their
+// subscription is not cancelled before. An adapter's Release may take locks of its own; in.mu is not held.
+func (in *Intake) giveBack(dropped fifo) {
+	if dropped.n == 0 {
+		return
+	}
+	for d := dropped.first; d != nil; d = d.next {
+		d.Release()
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for d := dropped.pop(); d != nil; d = dropped.pop() {
+		in.lanes.forget(d)
+		d.sub.changed()
+	}
+}
+
+// errNotDecorated is for a router that has the middleware without the decorator.
+func errNotDecorated(msg *message.Message, consumer string) error {
+	return fmt.Errorf("ordering: message %q did not come through the intake of %q: decorate its subscriber with Intake.Decorate", msg.UUID, consumer)
+}

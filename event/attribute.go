@@ -141,11 +141,21 @@ func checkValue(s string) error {
 	return nil
 }
 
+// parseTime reads an RFC 3339 time. RFC 3339 does not mind the case of its letters, which time.Time does,
+// and does mind one-digit hours, commas and impossible zones, which time.Time does not (go.dev/issue/54580).
 func parseTime(s string) (time.Time, error) {
-	// UnmarshalText is stricter than time.Parse, which takes a comma and one-digit hours, but it
-	// wants the letters in upper case, which RFC 3339 does not.
 	var t time.Time
 	if err := t.UnmarshalText([]byte(strings.ToUpper(s))); err != nil {
+		return time.Time{}, errTime
+	}
+	zone := s[len(s)-len("Z"):]
+	if zone != "Z" && zone != "z" {
+		zone = s[len(s)-len("+00:00"):]
+		if zone[1:] > "23:59" || zone[4:] > "59" {
+			return time.Time{}, errTime
+		}
+	}
+	if s[len("2006-01-02T15")] != ':' || strings.Contains(s, ",") {
 		return time.Time{}, errTime
 	}
 	return t, nil

@@ -87,7 +87,10 @@ func (e *Envelope) readStructured(payload []byte) *Error {
 			err = e.set(a, name, text)
 		}
 		if err != nil {
-			return invalid(name, excerpt(value), err)
+			if text == "" {
+				text = excerpt(value)
+			}
+			return invalid(name, text, err)
 		}
 		if text != "" {
 			have |= a

@@ -27,18 +27,18 @@
 //
 // Of our own, where the conventions have none:
 //
-//	headrace.consumer.queue.duration         histogram, s       broker's time of storing to start of processing
-//	headrace.consumer.retry.delay            histogram, s       delay before each retry; its count is the retries
-//	headrace.consumer.redeliveries           counter, {message} deliveries that the broker counts as second or later
-//	headrace.consumer.duplicates             counter, {message} deliveries that the inbox had seen
-//	headrace.consumer.dead_letters           counter, {message} dead letters confirmed stored
-//	headrace.consumer.in_flight              updown, {message}  held and being handled
-//	headrace.consumer.waiting                updown, {message}  held and waiting for their lane
-//	headrace.consumer.in_flight.oldest       gauge, s           age of the oldest delivery in flight
-//	headrace.consumer.lag                    gauge, {message}   not yet delivered, where it is known
-//	headrace.consumer.dead_letters.blocked   updown, {message}  held because their dead letter cannot be written
-//	headrace.outbox.depth                    gauge, {message}   rows not yet published
-//	headrace.outbox.oldest                   gauge, s           age of the oldest of them
+//	headrace.consumer.queue.duration    histogram, s       broker's time of storing to start of processing
+//	headrace.consumer.retry.delay       histogram, s       delay before each retry; its count is the retries
+//	headrace.consumer.redeliveries      counter, {message} deliveries that the broker counts as second or later
+//	headrace.consumer.duplicates        counter, {message} deliveries that the inbox had seen
+//	headrace.consumer.dead_letters      counter, {message} dead letters confirmed stored
+//	headrace.consumer.in_flight         updown, {message}  held and being handled
+//	headrace.consumer.waiting           updown, {message}  held and waiting for their lane
+//	headrace.consumer.blocked           updown, {message}  held because their dead letter cannot be written
+//	headrace.consumer.oldest_in_flight  gauge, s           age of the oldest delivery being handled
+//	headrace.consumer.lag               gauge, {message}   not yet delivered, where it is known
+//	headrace.outbox.depth               gauge, {message}   rows not yet published
+//	headrace.outbox.oldest              gauge, s           age of the oldest of them
 //
 // Partition ids and message ids are on spans only, never on metrics. The error types of one consumer or
 // topic are bounded; what exceeds the bound is "_OTHER".

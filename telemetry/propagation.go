@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
@@ -145,16 +146,19 @@ func (w wire) inject(ctx context.Context, metadata message.Metadata) {
 		// Created with W3C by an outbox row: the same context in the user's form.
 		ctx = trace.ContextWithRemoteSpanContext(ctx, sc)
 	}
-	baggage := metadata[event.MetaBaggage]
+	before := metadata[event.MetaBaggage]
 	w.custom.Inject(ctx, carrier)
-	if baggage != "" {
-		metadata[event.MetaBaggage] = baggage
+	if before != "" {
+		metadata[event.MetaBaggage] = before
 	}
 }
 
 // injectInto writes ctx's span and baggage into msg, except over those that are there.
 func (t *Telemetry) injectInto(ctx context.Context, msg *message.Message) {
 	if msg.Metadata == nil {
+		if !trace.SpanContextFromContext(ctx).IsValid() && baggage.FromContext(ctx).Len() == 0 {
+			return
+		}
 		msg.Metadata = message.Metadata{}
 	}
 	t.wire.inject(ctx, msg.Metadata)

@@ -49,7 +49,7 @@ const (
 const (
 	keyOutcome         = attribute.Key("headrace.outcome")
 	keyAttempts        = attribute.Key("headrace.attempts")
-	keyAttempt         = attribute.Key("headrace.attempt")
+	keyAttempt         = attribute.Key("headrace.attempt.number")
 	keyAttemptDuration = attribute.Key("headrace.attempt.duration")
 	keyRetryDelay      = attribute.Key("headrace.retry.delay")
 	keyDeliveryCount   = attribute.Key("headrace.delivery.count")
@@ -144,7 +144,7 @@ var (
 		"Number of deliveries that wait for an earlier one of their key.",
 	}
 	oldestInFlight = instrument{
-		"headrace.consumer.in_flight.oldest", unitSeconds,
+		"headrace.consumer.oldest_in_flight", unitSeconds,
 		"Age of the oldest delivery being handled.",
 	}
 	lag = instrument{
@@ -152,7 +152,7 @@ var (
 		"Number of messages that the broker holds for the consumer and has not delivered.",
 	}
 	blocked = instrument{
-		"headrace.consumer.dead_letters.blocked", unitMessages,
+		"headrace.consumer.blocked", unitMessages,
 		"Number of deliveries held because their dead letter cannot be written.",
 	}
 	outboxDepth = instrument{

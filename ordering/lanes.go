@@ -133,17 +133,19 @@ func (l *lanes) drop(match func(*delivery) bool) {
 }
 
 func (l *lanes) dropReady(match func(*delivery) bool) {
-	// Those that promote makes ready in the meantime are behind the first n. They are neither stopped
-	// nor ended.
-	for n := l.ready.n; n > 0; n-- {
-		d := l.ready.pop()
+	var kept fifo
+	old := l.ready
+	l.ready = fifo{} // for those that promote makes ready: these are neither stopped nor ended
+	for d := old.pop(); d != nil; d = old.pop() {
 		if match(d) {
 			l.dropped.push(d)
 			l.promote(d.lane)
 		} else {
-			l.ready.push(d)
+			kept.push(d)
 		}
 	}
+	kept.append(l.ready)
+	l.ready = kept
 }
 
 // promote makes the next delivery of ln its head, and drops those that must not run any more.

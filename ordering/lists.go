@@ -30,6 +30,20 @@ func (q *fifo) pop() *delivery {
 	return d
 }
 
+// append puts all of tail, which must not be used any more, behind q.
+func (q *fifo) append(tail fifo) {
+	switch {
+	case tail.n == 0:
+		return
+	case q.n == 0:
+		*q = tail
+		return
+	}
+	q.last.next = tail.first
+	q.last = tail.last
+	q.n += tail.n
+}
+
 // list is a list of running deliveries, oldest first, linked through their prev and next.
 type list struct {
 	first, last *delivery

@@ -9,7 +9,7 @@ import (
 var ErrTrackerFull = errors.New("tracker is full")
 
 // minRing is the smallest ring that a tracker shrinks to.
-const minRing = 64
+const minRing = 256
 
 // Position is an offset of a partition with the leader epoch that it was read under. The epoch is
 // opaque here: it is handed on as it came.

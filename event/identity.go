@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"hash"
 	"strconv"
 	"strings"
 
@@ -133,17 +132,16 @@ func isGraphic(s string) bool {
 }
 
 func hashed(parts ...string) string {
-	h := sha256.New()
+	var b []byte
 	for _, p := range parts {
-		writePart(h, p)
+		b = appendPart(b, p)
 	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+	sum := sha256.Sum256(b)
+	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// writePart puts the length before s, so that parts cannot run into each other.
-func writePart(h hash.Hash, s string) {
-	var size [8]byte
-	binary.BigEndian.PutUint64(size[:], uint64(len(s)))
-	h.Write(size[:])
-	h.Write([]byte(s))
+// appendPart puts the length before s, so that parts cannot run into each other.
+func appendPart(b []byte, s string) []byte {
+	b = binary.BigEndian.AppendUint64(b, uint64(len(s)))
+	return append(b, s...)
 }

@@ -305,15 +305,11 @@ func (d *draft) metadata() (message.Metadata, error) {
 // deriveID names an event by where it comes from: a UUID of version 8 (RFC 9562, its example of a
 // name-based one with SHA-256). The form is frozen: versions that run side by side must agree.
 func deriveID(consumer, cause, eventType string, ordinal uint32) string {
-	h := sha256.New()
+	b := make([]byte, 0, 512) // on the stack, for most names
 	for _, part := range [...]string{"headrace event id 1", consumer, cause, eventType} {
-		writePart(h, part)
+		b = appendPart(b, part)
 	}
-	var n [4]byte
-	binary.BigEndian.PutUint32(n[:], ordinal)
-	h.Write(n[:])
-	var sum [sha256.Size]byte
-	h.Sum(sum[:0])
+	sum := sha256.Sum256(binary.BigEndian.AppendUint32(b, ordinal))
 	id := uuid.UUID(sum[:16])
 	id[6] = id[6]&0x0f | 0x80
 	id[8] = id[8]&0x3f | 0x80

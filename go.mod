@@ -28,6 +28,7 @@ require (
 )
 
 require (
+	connectrpc.com/connect v1.19.1 // indirect
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/IBM/sarama v1.43.3 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.9.0-default-no-op // indirect

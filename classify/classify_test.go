@@ -216,7 +216,9 @@ func (Generic[T]) Error() string { return "generic" }
 
 type AnErrorWhoseNameIsLongerThanAnyoneWouldWantToSeeInATableOfMetrics struct{}
 
-func (AnErrorWhoseNameIsLongerThanAnyoneWouldWantToSeeInATableOfMetrics) Error() string { return "long" }
+func (AnErrorWhoseNameIsLongerThanAnyoneWouldWantToSeeInATableOfMetrics) Error() string {
+	return "long"
+}
 
 type unexported struct{}
 
@@ -252,3 +254,5 @@ func deep(err error, levels int) error {
 }
 
 func long(n int) string { return strings.Repeat("x", n) }
+
+func typeOf(err error) string { return (*classify.Classifier)(nil).Classify(err).ErrorType }

@@ -33,8 +33,6 @@ func byShape(err error) Result {
 		if isPackage(t, "connectrpc.com/connect") {
 			return grpcVerdict(codeOf(v.MethodByName("Code")))
 		}
-	case "joinError", "wrapError", "wrapErrors", "errorString":
-		return Result{} // the common ones of errors and fmt, so as to spend no more on them
 	}
 	return grpcStatus(v)
 }

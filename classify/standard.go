@@ -66,8 +66,8 @@ func retryIn(name string, hint time.Duration) Result {
 	return Result{Verdict: VerdictRetryAfter, After: min(hint, maxHint), ErrorType: name}
 }
 
-// known judges one error by itself, without what it wraps. VerdictNone: it is not known.
-// An error whose methods panic is not known.
+// known judges one error by itself, without what it wraps. VerdictNone: it is not known, though it may have a
+// name, as a SQLSTATE that says nothing of a later attempt. An error whose methods panic is not known.
 func known(err error) (r Result) {
 	defer func() {
 		if recover() != nil {
@@ -79,7 +79,7 @@ func known(err error) (r Result) {
 		return poison("panic")
 	}
 	for _, judge := range judges {
-		if r := judge(err); r.Verdict != VerdictNone {
+		if r := judge(err); r != (Result{}) {
 			return r
 		}
 	}

@@ -40,15 +40,17 @@ func (w *walk) judge(err error, depth int) (r Result, open bool) {
 			}
 			return r, false
 		}
-		if own.Verdict == VerdictNone {
-			if k := known(node); k.Verdict != VerdictNone || own.ErrorType == "" {
-				own = k
+		if !isWrapper(node) {
+			if own.Verdict == VerdictNone {
+				if k := known(node); k.Verdict != VerdictNone || own.ErrorType == "" {
+					own = k
+				}
 			}
+			if own.Verdict == VerdictNone && guess.Verdict == VerdictNone {
+				guess = guessed(node)
+			}
+			name = cmp.Or(typeName(node), name)
 		}
-		if own.Verdict == VerdictNone && guess.Verdict == VerdictNone {
-			guess = guessed(node)
-		}
-		name = cmp.Or(typeName(node), name)
 		node, branches = unwrap(node)
 	}
 	if own.Verdict == VerdictNone && guess.Verdict != VerdictNone {
@@ -97,6 +99,8 @@ func (w *walk) worst(branches []error, depth int) (worst Result, open bool) {
 			unknown, name = true, cmp.Or(name, r.ErrorType)
 		} else if r.worse(worst) {
 			worst = r
+		} else if !worst.worse(r) {
+			worst = worst.named(r.ErrorType)
 		}
 	}
 	switch {

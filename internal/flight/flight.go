@@ -43,6 +43,10 @@ type Flight struct {
 	settled atomic.Uint32
 	receipt atomic.Uint32
 	outputs atomic.Uint32
+
+	kept         *snapshot // of the view, see Keep
+	guarded      bool      // by the outermost middleware.Recover, see Guard
+	exit, exited error
 }
 
 type key struct{}
@@ -128,3 +132,6 @@ func (f *Flight) StartAttempt() {
 	f.receipt.Store(uint32(NoReceipt))
 	f.outputs.Store(0)
 }
+
+// Outputs tells how many events the current attempt has created so far.
+func (f *Flight) Outputs() uint32 { return f.outputs.Load() }

@@ -1,5 +1,9 @@
 // Package inbox makes a message take effect once: the claim of its id, the handler's effect and the
-// outgoing events are one database transaction. It owns the contract; the databases are in stores/*.
+// outgoing events are one database transaction. It owns the contract, the receipts that a transaction
+// earns, the version guard and the pruning of old claims; the databases are in stores/*.
+//
+// It refuses to dedup by anything but (consumer, id), and to promise more than the database's
+// transaction holds: a mail that the handler sent is sent again when the transaction is rolled back.
 package inbox
 
 import (
@@ -21,12 +25,17 @@ type Claim struct {
 type Store[Tx any] interface {
 	Database
 
-	// Once begins a transaction, claims c as its first statement, runs fn and commits.
+	// Once begins a transaction, claims c as its first statement, runs fn and commits. It blocks until
+	// one of the store's transactions is free. A claim that cannot be kept is refused before that with a
+	// permanent *[NameError].
 	//
 	// A concurrent claim of the same c waits for the first one's outcome. If c was committed before,
 	// Once returns false and a nil error and does not call fn. It returns true only after the COMMIT
 	// was confirmed as a COMMIT. An error or a panic of fn rolls everything back, the claim included;
-	// fn's error is returned as it is or wrapped.
+	// fn's error is returned as it is or wrapped. Nothing is committed when ctx ended before fn returned.
+	// Each call has a transaction of its own: call Once again to try again. fn neither commits nor
+	// rolls back; see [ErrTxEnded]. An error of Once leaves open whether the COMMIT took place when the
+	// connection broke meanwhile; the next attempt's claim finds out.
 	//
 	// The ctx that fn gets ends with ctx; fn puts its own time limit on it, so that the wait for a
 	// connection and for the claim does not use up the handler's time.
@@ -34,6 +43,7 @@ type Store[Tx any] interface {
 
 	// Advance records in tx that consumer has seen version of entity, if that is newer than what is
 	// recorded, and reports whether it was. Equal is not newer. It locks the entity's row until tx ends.
+	// An entity that cannot be kept is refused with a permanent *[NameError]. Users call [SkipStale].
 	Advance(ctx context.Context, tx Tx, consumer, entity string, version int64) (bool, error)
 }
 

@@ -1,0 +1,80 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/stores/schema"
+)
+
+// Once implements [inbox.Store]. It blocks until one of the store's transactions is free.
+//
+// When ctx ends before fn has returned, the transaction is rolled back even if fn returns nil: a
+// handler that gave up quietly must not count as done. The COMMIT itself does not end with ctx. When
+// its outcome is unknown (the connection broke), Once returns an error, and the claim of the next
+// attempt finds out.
+//
+// fn must not commit or roll back; Once reports [inbox.ErrTxEnded] when it did by tx.Commit or
+// tx.Rollback. It cannot see a COMMIT that fn sent as text.
+func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (bool, error) {
+	if err := c.Validate(); err != nil {
+		return false, err
+	}
+	if err := s.slots.Take(ctx); err != nil {
+		return false, failed("begin", c, err)
+	}
+	defer s.slots.Give()
+
+	tx, err := s.begin(ctx)
+	if err != nil {
+		return false, failed("begin", c, transient(err))
+	}
+	defer tx.rollback() // whatever was not committed, after a panic or Goexit of fn as well
+
+	claimed, err := s.claim(ctx, tx.Tx, c)
+	if err != nil {
+		tx.rollback() // now: the explanation needs the connection
+		return false, failed("claim", c, transient(s.explain(ctx, err)))
+	}
+	if !claimed {
+		return false, nil
+	}
+	if err := fn(ctx, tx.Tx); err != nil {
+		if errors.Is(tx.rollback(), sql.ErrTxDone) {
+			return false, errors.Join(err, failed("roll back", c, inbox.ErrTxEnded))
+		}
+		// A rollback that failed otherwise has lost its connection, and the database rolls back.
+		return false, err
+	}
+	if err := ctx.Err(); err != nil {
+		return false, failed("commit", c, err)
+	}
+	if err := tx.commit(); err != nil {
+		if errors.Is(err, sql.ErrTxDone) {
+			err = inbox.ErrTxEnded
+		}
+		return false, failed("commit", c, transient(err))
+	}
+	return true, nil
+}
+
+func (s *Store) claim(ctx context.Context, tx *sql.Tx, c inbox.Claim) (bool, error) {
+	args := []any{c.Consumer, c.ID}
+	if s.names.Dialect == schema.SQLite {
+		args = append(args, time.Now().UnixMicro())
+	}
+	result, err := tx.ExecContext(ctx, s.sql.claim, args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n == 1, err
+}
+
+func failed(operation string, c inbox.Claim, err error) error {
+	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, err)
+}

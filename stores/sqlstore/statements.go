@@ -1,0 +1,49 @@
+package sqlstore
+
+import "github.com/headrace-go/headrace/stores/schema"
+
+// statements are the texts for one dialect and one set of names.
+type statements struct {
+	claim         string // consumer, id, and on SQLite the time in microseconds; 1 row: claimed
+	ensureVersion string // MySQL alone: consumer, entity
+	advance       string // consumer, entity, version; on MySQL version, consumer, entity, version
+	prune         string // before, limit
+}
+
+func newStatements(n schema.Names) statements {
+	inbox, version := n.Table("inbox"), n.Table("version")
+	switch n.Dialect {
+	case schema.Postgres:
+		return statements{
+			claim: "INSERT INTO " + inbox + " (consumer, id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+			// ON CONFLICT DO UPDATE locks the row even where its WHERE is false.
+			advance: "INSERT INTO " + version + " AS v (consumer, entity, version) VALUES ($1, $2, $3)" +
+				" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version < excluded.version",
+			prune: "DELETE FROM " + inbox + " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " + inbox +
+				" WHERE claimed_at < $1 ORDER BY claimed_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
+		}
+	case schema.MySQL:
+		return statements{
+			// INSERT IGNORE would also ignore every other error. Without it, "nothing changed" counts as
+			// 0 rows or, with clientFoundRows, as 1, which is what a new row counts as. So a duplicate
+			// changes the time and counts as 2; Once rolls it back.
+			claim: "INSERT INTO " + inbox + " (consumer, id, claimed_at) VALUES (?, ?, UTC_TIMESTAMP(6))" +
+				" ON DUPLICATE KEY UPDATE claimed_at = claimed_at + INTERVAL 1 MICROSECOND",
+			// First make sure that the row is there, older than any version, and lock it: an UPDATE that
+			// finds no row locks a gap, and two of them then deadlock. The UPDATE always changes what it
+			// finds, so its count does not depend on clientFoundRows.
+			ensureVersion: "INSERT INTO " + version + " (consumer, entity, version) VALUES (?, ?, -9223372036854775808)" +
+				" ON DUPLICATE KEY UPDATE version = version",
+			advance: "UPDATE " + version + " SET version = ? WHERE consumer = ? AND entity = ? AND version < ?",
+			prune:   "DELETE FROM " + inbox + " WHERE claimed_at < ? ORDER BY claimed_at LIMIT ?",
+		}
+	default: // SQLite; schema.NewNames refused all else
+		return statements{
+			claim: "INSERT INTO " + inbox + " (consumer, id, claimed_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+			advance: "INSERT INTO " + version + " AS v (consumer, entity, version) VALUES (?, ?, ?)" +
+				" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version < excluded.version",
+			prune: "DELETE FROM " + inbox + " WHERE (consumer, id) IN (SELECT consumer, id FROM " + inbox +
+				" WHERE claimed_at < ? ORDER BY claimed_at LIMIT ?)",
+		}
+	}
+}

@@ -47,7 +47,7 @@ func (c *Consumer) attempt(msg *message.Message, h message.HandlerFunc, d *deliv
 		case !returned:
 			errorType = errorTypePanic
 		case err != nil && before.Err() == nil:
-			errorType = c.config.Classifier.Classify(err).ErrorType
+			errorType = c.errorType(err)
 		}
 		c.attempted(d, span, start, errorType, err)
 	}()

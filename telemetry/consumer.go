@@ -290,7 +290,8 @@ func (c *Consumer) outcome(f *flight.Flight, d *delivery, before context.Context
 		return outcomeFailed, errorTypePanic
 	}
 	settlement, receipt := f.Settlement(), f.Receipt()
-	if err == nil {
+	// Acked on a receipt is done, whatever is returned: the error of a drop, say.
+	if err == nil || settlement == flight.Acked && receipt != flight.NoReceipt {
 		switch {
 		case receipt == flight.DeadLettered:
 			if d.errorType == "" {
@@ -315,7 +316,21 @@ func (c *Consumer) outcome(f *flight.Flight, d *delivery, before context.Context
 	if result.Verdict == classify.VerdictStop {
 		return outcomeReleased, ""
 	}
-	return outcomeFailed, result.ErrorType
+	return outcomeFailed, conventional(result.ErrorType)
+}
+
+// errorType names err as the conventions do.
+func (c *Consumer) errorType(err error) string {
+	return conventional(c.config.Classifier.Classify(err).ErrorType)
+}
+
+// conventional returns classify's name of an error type as the conventions want it: they have a word of
+// their own for what has no name.
+func conventional(errorType string) string {
+	if errorType == classifyOther {
+		return errorTypeOther
+	}
+	return errorType
 }
 
 // describe sets what only a recorded span needs.

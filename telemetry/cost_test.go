@@ -115,6 +115,25 @@ func TestGlobalProvidersSetAfterNewAreUsed(t *testing.T) {
 	if _, ok := b.collect(t)["messaging.process.duration"]; !ok {
 		t.Error("messaging.process.duration is missing")
 	}
+
+	// The propagator is the one that was there at New: W3C without one.
+	otel.SetTextMapPropagator(starter{})
+	later, err := telemetry.New(telemetry.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		tel  *telemetry.Telemetry
+		want string
+	}{{tel, "traceparent"}, {later, "x-trace"}} {
+		msg := plain("m1")
+		if err := tc.tel.Publisher(discard{}).Publish("orders", msg); err != nil {
+			t.Fatal(err)
+		}
+		if len(msg.Metadata) != 1 || msg.Metadata[tc.want] == "" {
+			t.Errorf("got metadata %v, want %s alone", msg.Metadata, tc.want)
+		}
+	}
 }
 
 // The spans of a user's own tracer are not ours: with no-op providers they are neither ended nor written to.

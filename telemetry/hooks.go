@@ -19,7 +19,7 @@ func (c *Consumer) Retried(ctx context.Context, delay time.Duration, errorType s
 		d.span.AddEvent(eventRetry, trace.WithAttributes(keyRetryDelay.Float64(delay.Seconds())))
 	}
 	if c.t.metrics.retryDelay.Enabled(ctx) {
-		options := c.ownOf(ctx, d).get("", errorType)
+		options := c.ownOf(ctx, d).get("", conventional(errorType))
 		c.t.metrics.retryDelay.Record(ctx, delay.Seconds(), options.record...)
 	}
 }
@@ -32,7 +32,7 @@ func (c *Consumer) DeadLettered(ctx context.Context, err error) {
 	if d == nil && !metered {
 		return
 	}
-	errorType := c.config.Classifier.Classify(err).ErrorType
+	errorType := c.errorType(err)
 	if d != nil {
 		d.errorType = errorType
 		if d.recording {

@@ -247,6 +247,26 @@ func TestNackedDeliveryHasFailedThoughItsContextEnded(t *testing.T) {
 	wantSpan(t, k.spans.GetSpans(), "Error", map[string]string{"headrace.outcome": "failed"})
 }
 
+// A drop is acked, and its error goes on outwards: it is no failure.
+func TestAckedDropIsNoFailureThoughItsErrorIsReturned(t *testing.T) {
+	k := newBundle(t, telemetry.Config{})
+	c := k.Consumer(telemetry.ConsumerConfig{Consumer: "billing", Topic: "orders"})
+	_, _ = c.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		flight.Give(msg.Context(), flight.Dropped)
+		flight.From(msg.Context()).Ack()
+		return nil, classify.Drop(errBroken)
+	})(newMessage("m1", plainDelivery()))
+	wantSpan(t, k.spans.GetSpans(), "Unset", map[string]string{"headrace.outcome": "dropped", "error.type": ""})
+}
+
+// The conventions have one word for an error without a name.
+func TestNamelessErrorIsOther(t *testing.T) {
+	k := newBundle(t, telemetry.Config{Classifier: classify.New()})
+	c := k.Consumer(telemetry.ConsumerConfig{Topic: "orders"})
+	_, _ = c.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errBroken })(newMessage("m1", plainDelivery()))
+	wantSpan(t, k.spans.GetSpans(), "Error", map[string]string{"error.type": "_OTHER"})
+}
+
 // A release gives the delivery back with a nil error: neither a success nor a failure.
 func TestReleasedDeliveryIsNeitherHandledNorFailed(t *testing.T) {
 	k := newBundle(t, telemetry.Config{})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -147,6 +148,11 @@ func TestDecodeOfATombstone(t *testing.T) {
 				t.Errorf("any: got %v, %v, want nil", got, err)
 			}
 		})
+	}
+	for _, codec := range []event.Codec{upper{}, event.JSON} { // upper would make an order of it
+		if _, _, err := event.Decode[order](decoder(t, event.DecoderConfig{Default: codec}), tombstone); !errors.Is(err, event.ErrNoData) {
+			t.Errorf("%T: got %v, want ErrNoData: nil never reaches the codec", codec, err)
+		}
 	}
 	if got, e, err := event.Decode[[]byte](nil, tombstone); got != nil || e.Data != nil || err != nil {
 		t.Errorf("raw: got %#v of %#v, %v, want nil", got, e.Data, err)
@@ -353,4 +359,20 @@ func webhooks(tb testing.TB) []webhookLine {
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+func TestADecoderIsSafeForConcurrentUse(t *testing.T) {
+	var u event.Upcasters
+	u.Add("order.placed", 1, func(b []byte) ([]byte, error) { clear(b); return append(b[:0], `{"id":"b"}`...), nil })
+	d := decoder(t, event.DecoderConfig{Upcasters: &u})
+	msg := binary(`{"id":"a"}`)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if got, _, err := event.Decode[order](d, msg); err != nil || got.ID != "b" {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+	wg.Wait()
 }

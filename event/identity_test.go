@@ -120,6 +120,13 @@ func TestK11ARecreatedTopicGivesNewIDs(t *testing.T) {
 	wantError(t, "position alone", err, "id", "incarnation")
 }
 
+func TestIdentifyTakesTheDeliverysTopicWhereNoneIsGiven(t *testing.T) {
+	msg := delivered(withUUID(received("x"), "u"), &brokers.Delivery{Topic: "orders"})
+	if got, err := event.Identify(msg, ""); err != nil || got != "uuid:orders u" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
 // Parts that run into each other would make one id of two messages, and one of them would be skipped.
 func TestI10DifferentMessagesNeverShareAnID(t *testing.T) {
 	seen := make(map[string]string)

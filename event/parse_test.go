@@ -153,6 +153,7 @@ func TestParseRefusesAnInvalidEnvelope(t *testing.T) {
 		"a control character":          {binary("x", "ce_type", "a\x00b"), "ce_type", "control"},
 		"a C1 control character":       {binary("x", "ce_subject", "a\u0085b"), "ce_subject", "control"},
 		"a noncharacter":               {binary("x", "ce_subject", "a\ufffeb"), "ce_subject", "forbids"},
+		"another noncharacter":         {binary("x", "ce_subject", "a\ufdd0b"), "ce_subject", "forbids"},
 		"bytes that are not UTF-8":     {binary("x", "ce_id", "a\xff"), "ce_id", "UTF-8"},
 		"a huge header":                {binary("x", "ce_subject", long), "ce_subject", "65537 bytes long, at most 65536"},
 		"a huge name of a header":      {binary("x", "ce_"+strings.Repeat("A", 1<<20), "v"), "ce_" + strings.Repeat("A", 61) + "...", "attribute name"},
@@ -184,6 +185,18 @@ func TestParseReadsEmptyOptionalAttributesAsAbsent(t *testing.T) {
 	want := event.Envelope{ID: "42", Source: "/shop", Type: "order.placed", SchemaVersion: 1, Data: []byte("x")}
 	if err != nil || !reflect.DeepEqual(e, want) {
 		t.Errorf("got  %+v, %v\nwant %+v", e, err, want)
+	}
+}
+
+// In binary mode the content type has a key outside of the ce_ attributes, but some write it there too.
+func TestParseReadsTheContentTypeOfBinaryMode(t *testing.T) {
+	for want, msg := range map[string]*message.Message{
+		"text/plain": binary("x", "content-type", "text/plain", "ce_datacontenttype", "text/html"),
+		"text/html":  binary("x", "ce_datacontenttype", "text/html"),
+	} {
+		if e, err := event.Parse(msg); err != nil || e.ContentType != want {
+			t.Errorf("%v: got %q, %v, want %q", msg.Metadata, e.ContentType, err, want)
+		}
 	}
 }
 

@@ -144,9 +144,6 @@ func (e *Envelope) readData(data, data64 []byte) *Error {
 func attributeText(value []byte) (string, error) {
 	switch value[0] {
 	case '"':
-		if len(value) > 6*MaxAttributeBytes { // before it is copied: an escaped character takes six bytes
-			return "", fmt.Errorf("%d bytes long, at most %d are allowed", len(value), MaxAttributeBytes)
-		}
 		text, err := stringBytes(value)
 		return string(text), err
 	case 't', 'f':
@@ -276,7 +273,8 @@ func (m *members) next() (name string, value []byte, ok bool) {
 	if !m.skipValue() || m.i == start {
 		return "", nil, false
 	}
-	return memberName(key), m.b[start:m.i], true
+	// Nothing that is appended to the value may run into what comes after it.
+	return memberName(key), m.b[start:m.i:m.i], true
 }
 
 // memberName gives the name without an allocation when it is one that is looked for.

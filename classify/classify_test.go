@@ -163,6 +163,7 @@ func TestJoinedErrorsTakeTheWorstVerdict(t *testing.T) {
 		{"a known branch names it", errors.Join(errStolen, io.EOF), retry, "eof"},
 		{"known above the join", &Status{Code: 400, Cause: errors.Join(io.EOF, io.EOF)}, poison, "http.400"},
 		{"worse below the join", &Status{Code: 503, Cause: errors.Join(io.EOF, classify.Permanent(errStolen))}, poison, "http.503"},
+		{"nil is no branch", multi{nil, classify.Drop(io.EOF), nil}, drop, "eof"},
 		{"nothing joined", multi{}, retry, "other"},
 		{"only nil joined", multi{nil, nil}, retry, "other"},
 	})

@@ -103,14 +103,15 @@ func TestSQLiteErrors(t *testing.T) {
 		{"unknown", exec("INSERT INTO nowhere VALUES (1)"), retry, "sqlite.other"},
 		{"busy", sqliteBusy(t, db), retry, "sqlite.busy"},
 		{"typed nil", (*sqlite.Error)(nil), retry, "sqlite.Error"},
-		{"a code of another library", Coded(19), retry, "classify_test.Coded"},
+		{"a code of another library", Error(19), retry, "classify_test.Error"},
 	})
 }
 
-type Coded int
+// Error has the name and the method of *sqlite.Error.
+type Error int
 
-func (c Coded) Error() string { return "coded" }
-func (c Coded) Code() int     { return int(c) }
+func (e Error) Error() string { return "coded" }
+func (e Error) Code() int     { return int(e) }
 
 func sqliteDB(t *testing.T, dsn string) *sql.DB {
 	t.Helper()
@@ -173,6 +174,7 @@ func TestGRPCErrors(t *testing.T) {
 		{"no status", ownStatus{}, retry, "other"},
 		{"typed nil of connect", (*connect.Error)(nil), retry, "connect.Error"},
 		{"a method with an argument", GRPCStatusOfAnotherKind{}, retry, "classify_test.GRPCStatusOfAnotherKind"},
+		{"a code of another type", statusOfAnotherKind{}, retry, "other"},
 		{"a connect error keeps a mark", connect.NewError(connect.CodeUnavailable, classify.Permanent(errStolen)),
 			poison, "grpc.unavailable"},
 	})
@@ -187,6 +189,12 @@ type GRPCStatusOfAnotherKind struct{}
 
 func (GRPCStatusOfAnotherKind) Error() string        { return "kind" }
 func (GRPCStatusOfAnotherKind) GRPCStatus(int) error { return nil }
+
+type statusOfAnotherKind struct{}
+
+func (statusOfAnotherKind) Error() string                   { return "kind" }
+func (statusOfAnotherKind) GRPCStatus() statusOfAnotherKind { return statusOfAnotherKind{} }
+func (statusOfAnotherKind) Code() uint8                     { return uint8(codes.InvalidArgument) }
 
 func TestGRPCDelays(t *testing.T) {
 	info := func(code codes.Code, d time.Duration) error {

@@ -42,8 +42,6 @@ func network(err error) Result {
 		return retry("syscall")
 	case *net.DNSError:
 		return retry("net.dns")
-	case *net.AddrError, *net.ParseError, net.UnknownNetworkError, net.InvalidAddrError:
-		return retry("net")
 	case *tls.CertificateVerificationError, tls.AlertError, tls.RecordHeaderError,
 		x509.UnknownAuthorityError, x509.HostnameError, x509.CertificateInvalidError:
 		return retry("tls")

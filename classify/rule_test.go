@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"testing"
 	"time"
 
@@ -170,4 +171,21 @@ func runtimeError() (err error) {
 	var m map[string]int
 	m["x"] = 1
 	return nil
+}
+
+func TestClassifierIsSafeForConcurrentUse(t *testing.T) {
+	c := classify.New(is(io.EOF, classify.Result{Verdict: drop})).Fallback(all(classify.Result{Verdict: poison}))
+	err := errors.Join(deep(io.EOF, 3), &Status{Code: 503}, errStolen)
+	want := c.Classify(err)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				if got := c.Classify(err); got != want {
+					t.Errorf("Classify(%v) = %+v, want %+v", err, got, want)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }

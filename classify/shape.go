@@ -16,9 +16,6 @@ func byShape(err error) Result {
 	v := reflect.ValueOf(err)
 	t := v.Type()
 	if t.Kind() == reflect.Pointer {
-		if v.IsNil() {
-			return Result{}
-		}
 		t = t.Elem()
 	}
 	switch t.Name() {

@@ -47,7 +47,7 @@ func FromContext(ctx context.Context) (Envelope, bool) {
 	if f.View.Metadata != nil || msg == nil {
 		msg = &f.View
 	}
-	e, err := Parse(msg)
+	e, err := Parse(msg) //nolint:contextcheck // the message has its own context, which ctx comes from
 	return e, err == nil
 }
 
@@ -61,12 +61,34 @@ func CorrelationID(ctx context.Context) string {
 	return id
 }
 
-// CausationID returns the id of the message that led to the one being handled, or "".
+// CausationID returns the causation id of the events that a handler makes: the id that the message being
+// handled bears (ce_id, else its UUID, else [MessageID]). Outside of a handler it is "". What led to the
+// message itself is in its envelope.
 func CausationID(ctx context.Context) string {
 	if f := flight.From(ctx); f != nil {
-		return f.CausationID
+		return causeOf(f)
 	}
 	return ""
+}
+
+// causeOf is what middleware.Correlation found; where that did not run, the same is looked for here.
+func causeOf(f *flight.Flight) string {
+	if f.CausationID != "" {
+		return f.CausationID
+	}
+	if msg := f.Original; msg != nil {
+		if isStructured(msg.Metadata[MetaContentType]) {
+			if _, id := scanTwo(msg.Payload, "source", "id"); id != "" {
+				return id
+			}
+		} else if id := msg.Metadata[MetaID]; id != "" {
+			return id
+		}
+		if msg.UUID != "" {
+			return msg.UUID
+		}
+	}
+	return f.ID
 }
 
 // MessageID returns the id, as [Identify] gives it, of the message that is being handled, or "". With the

@@ -46,7 +46,7 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 	var errs []error
 	for i, codec := range cfg.Codecs {
 		if codec == nil {
-			errs = append(errs, fmt.Errorf("Codecs[%d]: nil", i))
+			errs = append(errs, fmt.Errorf("field Codecs[%d]: nil", i))
 			continue
 		}
 		types := []string{codec.ContentType()}
@@ -57,9 +57,9 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 			name := mediaType(t)
 			switch other, taken := d.codecs[name]; {
 			case !strings.Contains(name, "/"):
-				errs = append(errs, fmt.Errorf("Codecs[%d] (%T): %q is not a media type", i, codec, t))
+				errs = append(errs, fmt.Errorf("field Codecs[%d] (%T): %q is not a media type", i, codec, t))
 			case taken:
-				errs = append(errs, fmt.Errorf("Codecs[%d] (%T): %T has the media type %q already", i, codec, other, name))
+				errs = append(errs, fmt.Errorf("field Codecs[%d] (%T): %T has the media type %q already", i, codec, other, name))
 			default:
 				d.codecs[name] = codec
 			}

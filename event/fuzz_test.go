@@ -68,7 +68,7 @@ func FuzzParseBinary(f *testing.F) {
 				msg.Metadata[k] = v
 			}
 		}
-		checkRead(t, msg)
+		_, _ = checkRead(t, msg)
 	})
 }
 

@@ -192,7 +192,7 @@ func (d *draft) inherit(ctx context.Context) {
 			d.ID = deriveID(f.Consumer, f.ID, d.Type, f.NextOutput())
 		}
 		if d.CausationID == "" {
-			d.CausationID = inheritable(causeOf(ctx, f))
+			d.CausationID = inheritable(causeOf(f))
 		}
 	}
 	if d.Source == "" {
@@ -210,27 +210,6 @@ func (d *draft) inherit(ctx context.Context) {
 	if d.CorrelationID == "" {
 		d.CorrelationID = inheritable(d.ID)
 	}
-}
-
-// causeOf returns the id that the message being handled has in its own metadata, which is what people
-// look for; a message without one is named by its place.
-func causeOf(ctx context.Context, f *flight.Flight) string {
-	if e, _ := ctx.Value(envelopeKey).(*Envelope); e != nil && e.ID != "" {
-		return e.ID
-	}
-	if msg := f.Original; msg != nil {
-		if isStructured(msg.Metadata[MetaContentType]) {
-			if _, id := scanTwo(msg.Payload, "source", "id"); id != "" {
-				return id
-			}
-		} else if id := msg.Metadata[MetaID]; id != "" {
-			return id
-		}
-		if msg.UUID != "" {
-			return msg.UUID
-		}
-	}
-	return f.ID
 }
 
 func inheritable(id string) string {

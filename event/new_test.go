@@ -89,7 +89,8 @@ func handling(msg *message.Message) *flight.Flight {
 func TestNewInsideAHandler(t *testing.T) {
 	f := handling(binary("x"))
 	f.StartAttempt()
-	ctx := context.WithValue(event.ContextWithCorrelation(event.ContextWithSource(f, "/not"), "not"), struct{}{}, 1)
+	ctx, cancel := context.WithCancel(event.ContextWithCorrelation(event.ContextWithSource(f, "/not"), "not"))
+	defer cancel()
 	e, err := event.Parse(mustNew(t, ctx, "invoice.created", nil))
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +98,7 @@ func TestNewInsideAHandler(t *testing.T) {
 	// The id is frozen: versions that run side by side must give the same one.
 	want := event.Envelope{
 		ID: "dbc7e453-67ca-8607-a2e7-df1dca9af0ad", Source: "/billing", Type: "invoice.created",
-		CorrelationID: "cor", CausationID: "42", SchemaVersion: 1, Time: e.Time,
+		CorrelationID: "cor", CausationID: "cau", SchemaVersion: 1, Time: e.Time,
 	}
 	if !reflect.DeepEqual(e, want) {
 		t.Errorf("got  %+v\nwant %+v", e, want)
@@ -190,7 +191,7 @@ func TestNewNamesTheCause(t *testing.T) {
 		"not allowed":     {binary("x", "ce_id", "a\x00b"), "sha256:"},
 	} {
 		f := handling(tt.msg)
-		f.CorrelationID = ""
+		f.CorrelationID, f.CausationID = "", ""
 		msg := mustNew(t, f, "a", nil)
 		got := msg.Metadata["ce_causationid"]
 		if tt.want != got && (tt.want != "sha256:" || !strings.HasPrefix(got, tt.want) || len(got) != 71) {
@@ -201,11 +202,10 @@ func TestNewNamesTheCause(t *testing.T) {
 		}
 	}
 	f := handling(binary("x"))
-	ctx := event.NewContext(f, &event.Envelope{ID: "parsed"})
-	if got := mustNew(t, ctx, "a", nil).Metadata["ce_causationid"]; got != "parsed" {
-		t.Errorf("got %q, want that of the envelope", got)
+	if got := mustNew(t, f, "a", nil).Metadata["ce_causationid"]; got != "cau" {
+		t.Errorf("got %q, want what middleware.Correlation found", got)
 	}
-	if got := mustNew(t, ctx, "a", nil, event.WithCausation("mine")).Metadata["ce_causationid"]; got != "mine" {
+	if got := mustNew(t, f, "a", nil, event.WithCausation("mine")).Metadata["ce_causationid"]; got != "mine" {
 		t.Errorf("got %q, want that of the option", got)
 	}
 }
@@ -328,7 +328,10 @@ func TestContextAccessors(t *testing.T) {
 	if a, b, c := event.CorrelationID(ctx), event.CausationID(ctx), event.MessageID(ctx); a != "cor" || b != "cau" || c != "ce:/shop 42" {
 		t.Errorf("got %q, %q, %q", a, b, c)
 	}
-	f.CorrelationID = ""
+	f.CorrelationID, f.CausationID = "", ""
+	if got := event.CausationID(ctx); got != "42" {
+		t.Errorf("got %q, want the message's own id", got)
+	}
 	if got := event.CorrelationID(ctx); got != "outer" {
 		t.Errorf("got %q, want outer", got)
 	}

@@ -95,18 +95,30 @@ func TestParseTakesAMessageWithoutEventAttributesAsPlain(t *testing.T) {
 		want event.Envelope
 	}{
 		"nothing at all": {&message.Message{}, event.Envelope{SchemaVersion: 1}},
-		"foreign metadata": {received("x", "content-type", "text/plain", "name", "OrderPlaced", "ce", "no", "CE_ID", "no"),
-			event.Envelope{SchemaVersion: 1, ContentType: "text/plain", Data: []byte("x")}},
-		"attributes that a middleware adds": {received("x", "ce_correlationid", "c", "ce_causationid", "d", "ce_partitionkey", "k", "ce_subject", "s"),
-			event.Envelope{SchemaVersion: 1, CorrelationID: "c", CausationID: "d", PartitionKey: "k", Subject: "s", Data: []byte("x")}},
-		"Watermill's correlation id": {received("x", "correlation_id", "w"),
-			event.Envelope{SchemaVersion: 1, CorrelationID: "w", Data: []byte("x")}},
-		"ours before Watermill's": {received("x", "correlation_id", "w", "ce_correlationid", "c"),
-			event.Envelope{SchemaVersion: 1, CorrelationID: "c", Data: []byte("x")}},
-		"an empty correlation id, as Watermill's middleware writes it": {received("x", "correlation_id", ""),
-			event.Envelope{SchemaVersion: 1, Data: []byte("x")}},
-		"a correlation id that no event may have": {received("x", "correlation_id", "a\x00b"),
-			event.Envelope{SchemaVersion: 1, Data: []byte("x")}},
+		"foreign metadata": {
+			received("x", "content-type", "text/plain", "name", "OrderPlaced", "ce", "no", "CE_ID", "no"),
+			event.Envelope{SchemaVersion: 1, ContentType: "text/plain", Data: []byte("x")},
+		},
+		"attributes that a middleware adds": {
+			received("x", "ce_correlationid", "c", "ce_causationid", "d", "ce_partitionkey", "k", "ce_subject", "s"),
+			event.Envelope{SchemaVersion: 1, CorrelationID: "c", CausationID: "d", PartitionKey: "k", Subject: "s", Data: []byte("x")},
+		},
+		"Watermill's correlation id": {
+			received("x", "correlation_id", "w"),
+			event.Envelope{SchemaVersion: 1, CorrelationID: "w", Data: []byte("x")},
+		},
+		"ours before Watermill's": {
+			received("x", "correlation_id", "w", "ce_correlationid", "c"),
+			event.Envelope{SchemaVersion: 1, CorrelationID: "c", Data: []byte("x")},
+		},
+		"an empty correlation id, as Watermill's middleware writes it": {
+			received("x", "correlation_id", ""),
+			event.Envelope{SchemaVersion: 1, Data: []byte("x")},
+		},
+		"a correlation id that no event may have": {
+			received("x", "correlation_id", "a\x00b"),
+			event.Envelope{SchemaVersion: 1, Data: []byte("x")},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := event.Parse(tt.msg)

@@ -12,8 +12,8 @@
 //
 // # Which metadata counts
 //
-// The envelope is read from message.Metadata alone. Where a broker allows a header more than once,
-// the last one wins, as it does in Kafka's own lastHeader: the adapter puts that one into Metadata.
+// The envelope is read from message.Metadata alone. Where a header came more than once, the adapter has put
+// the one into Metadata that its broker's own clients would take: Kafka's the last, NATS's the first.
 // brokers.Delivery.Headers holds all of them for the dead letter and is not looked at here.
 //
 // The rules of CloudEvents are applied so that what is read has one meaning only. An empty optional

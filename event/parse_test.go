@@ -235,8 +235,8 @@ func TestErrorCutsAtARune(t *testing.T) {
 	}
 }
 
-// A header came twice. The adapter keeps both in Headers, which metadata cannot hold, and puts the last
-// into Metadata: that one counts.
+// A header came twice. The adapter keeps both in Headers, which metadata cannot hold, and puts the one
+// that its broker's clients would take into Metadata: that one counts.
 func TestParseReadsMetadataAndNotTheHeadersReceived(t *testing.T) {
 	msg := delivered(binary("x", "ce_id", "last"), &brokers.Delivery{Headers: []brokers.Header{
 		{Key: "ce_id", Value: []byte("first")}, {Key: "ce_id", Value: []byte("last")}, {Key: "ce_time", Value: nil},

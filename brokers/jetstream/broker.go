@@ -1,0 +1,229 @@
+package jetstream
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/headrace-go/headrace/brokers"
+)
+
+// ErrClosed is what errors wrap after Close.
+var ErrClosed = errors.New("closed")
+
+// maxHeaderBytes is what Capabilities tells. The server stores 64 KB of headers; percent-encoding can make three
+// bytes of one.
+const maxHeaderBytes = 16 << 10
+
+// maxPending bounds the messages that await their confirmation, over all publishers of a broker.
+const maxPending = 4096
+
+// Broker opens subscribers and publishers on one connection. It is safe for concurrent use.
+type Broker struct {
+	config Config
+	conn   *nats.Conn
+	js     jetstream.JetStream
+	gone   chan struct{} // closed when a connection of our own is closed for good
+
+	mu      sync.Mutex
+	closed  bool
+	subs    map[*subscriber]struct{}
+	streams map[string]struct{} // topics that are known to have a stream
+}
+
+var _ brokers.Broker = (*Broker)(nil)
+
+// New connects and returns a broker, or an error that names the field of config that is wrong. It
+// blocks until it is connected or the attempt failed.
+func New(config Config) (*Broker, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{
+		config:  config,
+		conn:    config.Conn,
+		gone:    make(chan struct{}),
+		subs:    make(map[*subscriber]struct{}),
+		streams: make(map[string]struct{}),
+	}
+	if b.conn == nil {
+		if b.conn, err = b.connect(); err != nil {
+			return nil, fmt.Errorf("jetstream: connect to %s: %w", b.address(), err)
+		}
+	}
+	options := []jetstream.JetStreamOpt{
+		jetstream.WithPublishAsyncMaxPending(maxPending),
+		jetstream.WithPublishAsyncTimeout(config.PublishTimeout),
+	}
+	if config.Domain != "" {
+		b.js, err = jetstream.NewWithDomain(b.conn, config.Domain, options...)
+	} else {
+		b.js, err = jetstream.New(b.conn, options...)
+	}
+	if err != nil {
+		b.disconnect()
+		return nil, fmt.Errorf("jetstream: %w", err)
+	}
+	return b, nil
+}
+
+func (b *Broker) connect() (*nats.Conn, error) {
+	log := b.config.Logger
+	options := []nats.Option{
+		nats.Name("headrace"),
+		nats.MaxReconnects(-1),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn("jetstream: connection lost", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(c *nats.Conn) {
+			log.Info("jetstream: connected again", "server", c.ConnectedUrlRedacted())
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			log.Error("jetstream: connection", "error", err)
+		}),
+	}
+	if b.config.Server != nil {
+		options = append(options, nats.InProcessServer(b.config.Server))
+	}
+	options = append(options, b.config.Options...)
+	// Ours comes last: Close waits for it.
+	options = append(options, func(o *nats.Options) error {
+		theirs := o.ClosedCB
+		o.ClosedCB = func(c *nats.Conn) {
+			if theirs != nil {
+				theirs(c)
+			}
+			close(b.gone)
+		}
+		return nil
+	})
+	return nats.Connect(b.config.URL, options...)
+}
+
+func (b *Broker) address() string {
+	if b.config.URL == "" {
+		return "the server in this process"
+	}
+	return b.config.URL
+}
+
+// disconnect closes the connection if it is ours.
+func (b *Broker) disconnect() {
+	if b.config.Conn != nil {
+		return
+	}
+	b.conn.Close()
+	<-b.gone
+}
+
+// Capabilities tells what the broker can do.
+func (b *Broker) Capabilities() brokers.Capabilities {
+	return brokers.Capabilities{
+		System:           "nats",
+		Ordering:         brokers.OrderingTopic,
+		MaxUnacked:       b.config.MaxAckPending,
+		Patience:         b.config.AckWait,
+		ExtendsPatience:  true,
+		CountsDeliveries: true,
+		Releases:         true,
+		FanOut:           true,
+		Replays:          true,
+		Retention:        max(b.config.MaxAge, 0),
+		MaxHeaderBytes:   maxHeaderBytes,
+	}
+}
+
+// Subscriber returns a subscriber for s. An empty s.Topic allows it to subscribe to any topic. It does no I/O.
+func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) {
+	switch {
+	case s.Consumer == "":
+		return nil, errors.New("jetstream: Subscription.Consumer is empty")
+	case s.Window < 0:
+		return nil, fmt.Errorf("jetstream: Subscription.Window of consumer %q is %d, want at least 0", s.Consumer, s.Window)
+	}
+	if _, err := assetName("consumer", s.Consumer); err != nil {
+		return nil, err
+	}
+	if s.Topic != "" {
+		if err := checkTopic(s.Topic); err != nil {
+			return nil, err
+		}
+	}
+	defaultTo(&s.Window, b.config.Window)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, fmt.Errorf("jetstream: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
+	}
+	sub := &subscriber{broker: b, subscription: s}
+	b.subs[sub] = struct{}{}
+	return sub, nil
+}
+
+// Publisher returns a publisher. Its Publish blocks until the server has confirmed every message, or until one
+// failed and the others were decided. Messages of one key (the metadata ce_partitionkey, else ce_subject) are
+// stored in the order of the call even when one fails. An error names the first message that failed; messages after it
+// may or may not be stored, so publish the whole call again. A message whose context ends is given up.
+func (b *Broker) Publisher() (message.Publisher, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, fmt.Errorf("jetstream: publisher: broker: %w", ErrClosed)
+	}
+	return &publisher{broker: b}, nil
+}
+
+// Conn returns the broker's connection, for what this package does not do. Do not close it.
+func (b *Broker) Conn() *nats.Conn { return b.conn }
+
+// Close ends all subscriptions, waits for them, and closes the connection unless it is the application's. It is
+// idempotent.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	first := !b.closed
+	b.closed = true
+	subs := make([]*subscriber, 0, len(b.subs))
+	for s := range b.subs {
+		subs = append(subs, s)
+	}
+	b.mu.Unlock()
+	var errs []error
+	for _, s := range subs {
+		errs = append(errs, s.Close())
+	}
+	if !first {
+		return errors.Join(errs...)
+	}
+	b.js.CleanupPublisher()
+	b.disconnect()
+	return errors.Join(errs...)
+}
+
+func (b *Broker) forget(s *subscriber) {
+	b.mu.Lock()
+	delete(b.subs, s)
+	b.mu.Unlock()
+}
+
+func (b *Broker) isClosed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
+}
+
+// nackDelay is the delay after count deliveries.
+func (c *Config) nackDelay(count int) time.Duration {
+	delay := c.NackDelay
+	for ; count > 1 && delay < c.MaxNackDelay; count-- {
+		delay *= 2
+	}
+	return min(delay, c.MaxNackDelay)
+}

@@ -59,10 +59,6 @@ type RelayConfig struct {
 	// rows were found or [Relay.Wake] was called and doubles while there are none. Defaults 25 ms and 1 s.
 	PollMin, PollMax time.Duration
 
-	// Rescan is how often a topic is read from its first row again. It bounds how long a row waits that
-	// was committed late, after rows with higher ids. Default 2 s.
-	Rescan time.Duration
-
 	// BackoffMin and BackoffMax bound the wait after a failed publish, which grows by half each time,
 	// with jitter. Defaults 100 ms and 30 s.
 	BackoffMin, BackoffMax time.Duration
@@ -124,7 +120,6 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 		{"LeaseTTL", &c.LeaseTTL, 10 * time.Second},
 		{"PollMin", &c.PollMin, 25 * time.Millisecond},
 		{"PollMax", &c.PollMax, time.Second},
-		{"Rescan", &c.Rescan, 2 * time.Second},
 		{"BackoffMin", &c.BackoffMin, 100 * time.Millisecond},
 		{"BackoffMax", &c.BackoffMax, 30 * time.Second},
 		{"DatabaseTimeout", &c.DatabaseTimeout, 5 * time.Second},

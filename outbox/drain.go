@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -18,6 +19,10 @@ const slice = 4
 
 // drain publishes what one topic has. At most one drain of a topic runs at a time, and it has one
 // Publish in flight: within a topic there is nothing else to keep in order.
+//
+// Each page is read from the topic's first row, in one statement, after the rows of the page before were
+// deleted. Reading on behind the last id instead would invert a key: a row with a lower id can be
+// committed late, and by then its successor with a higher id, too.
 type drain struct {
 	*Relay
 	t *topic
@@ -25,8 +30,12 @@ type drain struct {
 	ctx, work context.Context
 
 	published int
-	// confirmed are the rows to be deleted.
+
+	// Of the page at hand: when it was begun, the rows to be deleted, and the lanes that a buried row
+	// blocks.
+	began     time.Time
 	confirmed []int64
+	blocked   map[string]bool
 }
 
 // outcome tells how far a page came.
@@ -40,51 +49,30 @@ const (
 
 // run publishes pages until the topic is empty (false), or it is another one's turn (true).
 func (d *drain) run() (more bool, err error) {
-	t := d.t
-	defer func() { t.wait(time.Now()) }()
+	defer func() { d.t.wait(time.Now()) }()
 	for range slice {
-		full, out, err := d.page()
-		if err != nil || out != finished {
-			t.restart()
+		more, out, err := d.page()
+		if err != nil || out != finished || !more {
 			return false, err
-		}
-		if !full {
-			d.endOfPass()
-			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// endOfPass forgets the lanes that did not fail again: they were published, or have no rows any more.
-func (d *drain) endOfPass() {
-	if len(d.t.held) == 0 {
-		return
-	}
-	for l, f := range d.t.held {
-		if f.trying {
-			delete(d.t.held, l)
-		}
-	}
-	d.note()
-}
-
-// page publishes one page of rows. more says that there may be more behind it.
+// page publishes one page of rows. more says that there can be others behind them.
 func (d *drain) page() (more bool, out outcome, err error) {
 	t := d.t
 	if d.ctx.Err() != nil {
 		return false, stopped, nil
 	}
-	g := d.tenancy.grant(time.Now().Add(d.cfg.PublishTimeout))
+	d.began = time.Now()
+	g := d.tenancy.grant(d.began.Add(d.cfg.PublishTimeout))
 	if g == nil {
 		return false, stopped, nil
 	}
 	defer d.tenancy.done(g)
-	t.begin(time.Now(), g, &d.cfg)
-	if err := d.learnBlocked(); err != nil {
-		return false, failed, err
-	}
-	q := Query{Topic: t.name, Buckets: g.buckets(), After: t.low, Rows: d.cfg.Page, Bytes: d.cfg.PageBytes}
+	q := Query{Topic: t.name, Buckets: g.buckets(), Rows: d.cfg.Page, Bytes: d.cfg.PageBytes}
+	t.leaveOut(&q, d.began)
 	var p Page
 	err = d.call(d.work, func(ctx context.Context) (err error) {
 		p, err = d.src.Fetch(ctx, q)
@@ -93,106 +81,90 @@ func (d *drain) page() (more bool, out outcome, err error) {
 	if err != nil {
 		return false, failed, fmt.Errorf("fetch rows of topic %q: %w", t.name, err)
 	}
-	rows, full := p.Rows, p.More
-	if len(rows) == 0 {
-		if t.low == 0 && t.out != nil { // nothing is left that could fail
+	d.tenancy.narrow(g, p.Rows)
+	d.confirmed, d.blocked = d.confirmed[:0], nil
+	if len(p.Rows) > 0 {
+		out, err = d.publish(g, p.Rows, p.More)
+		if derr := d.delete(g); derr != nil || err != nil {
+			return false, stopped, errors.Join(err, derr)
+		}
+	}
+	if out == finished && !p.More && (len(t.held) > 0 || t.out != nil) {
+		t.forget(d.began)
+		if len(t.held) == 0 && t.out != nil { // nothing is left that could fail
 			t.recovered(time.Now())
-			d.note()
 		}
-		return false, finished, nil
+		d.note()
 	}
-	last := rows[len(rows)-1].ID
-	d.tenancy.narrow(g, rows)
-	d.confirmed = d.confirmed[:0]
-	out, err = d.publish(g, rows, full)
-	if derr := d.delete(g); derr != nil {
-		return false, stopped, errors.Join(err, derr)
-	}
-	t.low = last
-	return full, out, err
+	return p.More, out, nil
 }
 
-// learnBlocked reads which keys must wait. It comes before the rows are read: a row that is returned
-// although its key was unblocked in between is skipped like those before it.
-func (d *drain) learnBlocked() error {
-	return d.call(d.work, func(ctx context.Context) error {
-		keys, err := d.src.Blocked(ctx, d.t.name, maxBlocked+1)
-		if err != nil {
-			return fmt.Errorf("read the blocked keys of topic %q: %w", d.t.name, err)
-		}
-		if len(keys) > maxBlocked {
-			return fmt.Errorf("topic %q has more than %d blocked keys: revive or discard dead rows", d.t.name, maxBlocked)
-		}
-		for _, k := range keys {
-			d.t.block(k)
-		}
-		return nil
-	})
-}
-
-// publish brings the rows that are not held to the publisher, in order per lane. full says that there may
-// be more rows behind these.
-func (d *drain) publish(g *grant, rows []Row, full bool) (outcome, error) {
-	ready := d.open(rows)
-	if d.t.out != nil && len(ready) > 0 {
-		i, heads := d.pick(ready)
-		out, err := d.single(g, &ready[i])
-		if out == failed && full && d.t.probe >= len(heads) {
-			d.pass(heads)
+// publish brings rows to the publisher, in order per lane. more says that there can be others behind
+// them.
+func (d *drain) publish(g *grant, rows []Row, more bool) (outcome, error) {
+	if d.t.out != nil {
+		i, heads := d.pick(rows)
+		out, err := d.single(g, &rows[i])
+		if out == failed && more && d.t.probe >= len(heads) {
+			d.pass(rows, heads)
 		}
 		if out != finished || err != nil {
 			return out, err
 		}
-		ready = append(ready[:i], ready[i+1:]...)
+		rows = slices.Delete(rows, i, i+1)
 	}
-	for len(ready) > 0 {
-		n := min(len(ready), d.cfg.Batch)
-		if out, err := d.batch(g, d.open(ready[:n])); out != finished || err != nil {
+	for len(rows) > 0 {
+		n := min(len(rows), d.cfg.Batch)
+		if out, err := d.batch(g, d.open(rows[:n])); out != finished || err != nil {
 			return out, err
 		}
-		ready = ready[n:]
+		rows = rows[n:]
 	}
 	return finished, nil
 }
 
-// open drops the rows, in place, whose lanes are held or blocked.
+// open drops the rows, in place, whose lanes have failed or were blocked in this page.
 func (d *drain) open(rows []Row) []Row {
-	if len(d.t.held) == 0 && len(d.t.blocked) == 0 {
+	if len(d.t.held) == 0 && len(d.blocked) == 0 {
 		return rows
 	}
 	keep := rows[:0]
 	for i := range rows {
-		if !d.t.skips(lane(&rows[i])) {
+		if !d.skips(lane(&rows[i])) {
 			keep = append(keep, rows[i])
 		}
 	}
 	return keep
 }
 
+func (d *drain) skips(l string) bool {
+	f := d.t.held[l]
+	return f != nil && f.next.After(d.began) || d.blocked[l]
+}
+
 // pick chooses the row that shall tell whether the topic is well again: the first row of a lane, another
-// lane each time. heads are the lanes it chose from.
-func (d *drain) pick(rows []Row) (at int, heads []string) {
-	var first []int
+// lane each time. heads are all the first rows.
+func (d *drain) pick(rows []Row) (at int, heads []int) {
 	seen := map[string]bool{}
 	for i := range rows {
 		if l := lane(&rows[i]); !seen[l] {
 			seen[l] = true
-			first, heads = append(first, i), append(heads, l)
+			heads = append(heads, i)
 		}
 	}
-	at = first[d.t.probe%len(first)]
+	at = heads[d.t.probe%len(heads)]
 	d.t.probe++
 	return at, heads
 }
 
 // pass holds the lanes of a full page when each of them was tried in vain: the trouble may be theirs, and
 // the rows behind them are to be tried next.
-func (d *drain) pass(heads []string) {
+func (d *drain) pass(rows []Row, heads []int) {
 	if len(d.t.held)+len(heads) > maxHeldLanes {
 		clear(d.t.held) // all were tried: begin again
 	} else {
-		for _, l := range heads {
-			d.t.hold(l, time.Now(), d.t.out.err, d.cfg.BackoffMax, &d.cfg)
+		for _, i := range heads {
+			d.t.hold(&rows[i], time.Now(), d.t.out.err, d.cfg.BackoffMax, &d.cfg)
 		}
 	}
 	d.t.probe = 0
@@ -228,7 +200,7 @@ func (d *drain) oneByOne(g *grant, rows []Row) (outcome, error) {
 	var after time.Duration
 	for i := range rows {
 		l := lane(&rows[i])
-		if d.t.skips(l) {
+		if d.skips(l) {
 			continue
 		}
 		if !d.may(g, rows[i:i+1]) {
@@ -254,7 +226,7 @@ func (d *drain) oneByOne(g *grant, rows []Row) (outcome, error) {
 		default:
 			failing[l] = true
 			worst, after = err, max(after, res.After)
-			d.t.hold(l, time.Now(), err, res.After, &d.cfg)
+			d.t.hold(&rows[i], time.Now(), err, res.After, &d.cfg)
 			d.failure(err)
 			if len(failing) >= outageLanes && len(d.confirmed) == before && !answered {
 				return d.settle(failing, false, worst, after, failed), nil
@@ -395,7 +367,10 @@ func (d *drain) bury(g *grant, row *Row, res classify.Result, cause error) (held
 		return false, nil
 	}
 	if b.Block {
-		d.t.block(row.Key)
+		if d.blocked == nil {
+			d.blocked = map[string]bool{}
+		}
+		d.blocked[lane(row)] = true
 	}
 	delete(d.t.held, lane(row))
 	d.stats.buried.Add(1)

@@ -28,10 +28,9 @@ type Source interface {
 	// beginning behind the one named after.
 	Topics(ctx context.Context, after string, limit int) ([]Topic, error)
 
-	// Blocked returns at most limit keys of topic that have a dead row with Block.
-	Blocked(ctx context.Context, topic string, limit int) ([]string, error)
-
-	// Fetch returns rows in the order of their ids. It sees all that is committed when it begins.
+	// Fetch returns the first rows of a topic, in the order of their ids, without those of the keys
+	// that a dead row blocks (see [Burial]). All of the answer is of one moment, after the call began:
+	// if it has a row of a key, it has all those before it that were committed at that moment.
 	Fetch(ctx context.Context, q Query) (Page, error)
 
 	// Delete removes the rows of topic with the given ids whose bucket owner still has under one of the
@@ -87,8 +86,9 @@ type Query struct {
 	Topic string
 	// Buckets that the rows must be in. None: no rows.
 	Buckets []int
-	// After is the id behind which to begin; 0 is the beginning.
-	After int64
+	// NotKeys are keys and NotIDs are ids whose rows are left out.
+	NotKeys []string
+	NotIDs  []int64
 	// Rows and Bytes (of payload and metadata) bound the answer; one row is returned whatever its size.
 	Rows, Bytes int
 }
@@ -106,7 +106,8 @@ type Burial struct {
 	ID    int64
 	// ErrorType is the classifier's name of the error, Error its text. Both are bounded by the relay.
 	ErrorType, Error string
-	// Block makes relays hold the later rows of the same topic and key while the dead row is there.
+	// Block holds the later rows of the same topic and key: Fetch leaves them out while the dead row is
+	// there.
 	Block bool
 }
 

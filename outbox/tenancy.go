@@ -45,16 +45,6 @@ func (g *grant) all() []Lease {
 	return list
 }
 
-// within reports whether all leases of g are in other, too.
-func (g *grant) within(other *grant) bool {
-	for b, has := range g.has {
-		if has && !(other.has[b] && other.leases[b] == g.leases[b]) {
-			return false
-		}
-	}
-	return true
-}
-
 // grant gives what can be published until the given time, nil if that is nothing.
 func (t *tenancy) grant(until time.Time) *grant {
 	t.mu.Lock()

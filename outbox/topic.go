@@ -8,10 +8,9 @@ import (
 
 // Limits of what the relay remembers.
 const (
-	maxTopics    = 4_096  // topics, failing or not
-	maxBlocked   = 10_000 // keys of one topic with a blocking dead row
-	maxHeldLanes = 1_000  // failing keys of one topic; more look like an outage
-	outageLanes  = 3      // keys that fail in a row, and none succeeds: an outage
+	maxTopics    = 4_096 // topics, failing or not
+	maxHeldLanes = 200   // failing keys of one topic, left out by the query; more look like an outage
+	outageLanes  = 3     // keys that fail in a row, and none succeeds: an outage
 )
 
 // topic is what the relay knows of one topic. It belongs to the main loop while the topic rests and to
@@ -19,23 +18,8 @@ const (
 type topic struct {
 	name string
 
-	// low is the id up to which this pass has looked at rows. Rows at or below it can appear late, or
-	// were skipped because their lane is held, so each pass begins at 0 again. mark is where the pass
-	// before was, and caughtUp when this one got there, the zero time until then: no pass is broken off
-	// before it has come further than the last one, however many rows are skipped.
-	low, mark int64
-	caughtUp  time.Time
-
-	// covered are the leases that all pages of this pass were read under. A bucket that comes in the
-	// middle of a pass has rows below low that were not looked at: then a new pass begins.
-	covered grant
-
-	// blocked are the keys that had a blocking dead row at some time in this pass. When it is revived
-	// or discarded the rows that were skipped lie below low, so the key is held until the next pass.
-	blocked map[string]bool
-
-	// held are the lanes whose first row could not be published. All rows of a held lane are skipped
-	// until a pass from 0 begins at or after its next time, so that none overtakes the first.
+	// held are the lanes whose first row could not be published, by lane. None of their rows is read
+	// before its time, so that none overtakes the first.
 	held map[string]*failure
 
 	// out is set while nothing at all can be published to the topic. probe counts the lanes that were
@@ -57,15 +41,15 @@ type failure struct {
 	next     time.Time
 	err      error
 	backoff  *backoff.ExponentialBackOff
-	// trying lets a held lane's rows through in this pass.
-	trying bool
+	// The first row of the lane.
+	key string
+	id  int64
 }
 
 // again counts one more failure; after is the least time to wait.
 func (f *failure) again(now time.Time, err error, after time.Duration) {
 	f.attempts++
 	f.err = err
-	f.trying = false
 	f.next = now.Add(max(after, f.backoff.NextBackOff()))
 }
 
@@ -85,62 +69,41 @@ func lane(row *Row) string {
 	return row.Key
 }
 
-// begin prepares the next page, under g: it goes on behind low, or starts a new pass when one is due.
-func (t *topic) begin(now time.Time, g *grant, c *RelayConfig) {
-	if t.caughtUp.IsZero() && t.low >= t.mark {
-		t.caughtUp = now
-	}
-	due := t.low == 0 || !g.within(&t.covered)
-	t.covered = *g
-	if !t.caughtUp.IsZero() {
-		age := now.Sub(t.caughtUp)
-		due = due || age >= c.Rescan
-		if !due && age >= c.BackoffMin {
-			for _, f := range t.held {
-				due = due || !f.trying && !now.Before(f.next)
-			}
-		}
-	}
-	if !due {
-		return
-	}
-	t.low, t.mark, t.caughtUp = 0, t.low, time.Time{}
-	t.blocked = nil
-	for _, f := range t.held {
-		// Decided once for the whole pass: a lane that became free in the middle of one would publish
-		// a later row before the first, which was skipped already.
-		f.trying = !now.Before(f.next)
-	}
-}
-
-// restart makes the next page begin a new pass: this one stopped before its end.
-func (t *topic) restart() { t.low = 0 }
-
-// skips reports whether the rows of a lane must wait.
-func (t *topic) skips(l string) bool {
-	f := t.held[l]
-	return f != nil && !f.trying || t.blocked[l]
-}
-
-// block holds a key for the rest of the pass, and after that if its dead row is still there.
-func (t *topic) block(key string) {
-	if t.blocked == nil {
-		t.blocked = map[string]bool{}
-	}
-	t.blocked[key] = true
-}
-
 // hold counts a failure of a lane's first row.
-func (t *topic) hold(l string, now time.Time, err error, after time.Duration, c *RelayConfig) {
-	f := t.held[l]
+func (t *topic) hold(row *Row, now time.Time, err error, after time.Duration, c *RelayConfig) {
+	f := t.held[lane(row)]
 	if f == nil {
 		f = newFailure(now, c)
 		if t.held == nil {
 			t.held = map[string]*failure{}
 		}
-		t.held[l] = f
+		t.held[lane(row)] = f
 	}
+	f.key, f.id = row.Key, row.ID
 	f.again(now, err, after)
+}
+
+// leaveOut makes q leave out the lanes that are held at the given time.
+func (t *topic) leaveOut(q *Query, at time.Time) {
+	for _, f := range t.held {
+		switch {
+		case !f.next.After(at):
+		case f.key != "":
+			q.NotKeys = append(q.NotKeys, f.key)
+		default:
+			q.NotIDs = append(q.NotIDs, f.id)
+		}
+	}
+}
+
+// forget drops the lanes that were tried at the given time and have no failure since: when all rows of
+// the topic were looked at, they were published or are gone.
+func (t *topic) forget(at time.Time) {
+	for l, f := range t.held {
+		if !f.next.After(at) {
+			delete(t.held, l)
+		}
+	}
 }
 
 // stop records that the topic as a whole fails.
@@ -149,7 +112,6 @@ func (t *topic) stop(now time.Time, err error, after time.Duration, c *RelayConf
 		t.out = newFailure(now, c)
 	}
 	t.out.again(now, err, after)
-	t.next = t.out.next
 }
 
 // recovered ends an outage. Lanes that failed meanwhile are tried at once: it was not their fault.
@@ -168,7 +130,7 @@ func (t *topic) wait(now time.Time) {
 		return
 	}
 	for _, f := range t.held {
-		if !f.trying && (t.next.IsZero() || f.next.Before(t.next)) {
+		if t.next.IsZero() || f.next.Before(t.next) {
 			t.next = f.next
 		}
 	}

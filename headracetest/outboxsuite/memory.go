@@ -202,21 +202,6 @@ func (m *Memory) Topics(ctx context.Context, after string, limit int) ([]outbox.
 	return list, nil
 }
 
-// Blocked implements outbox.Source.
-func (m *Memory) Blocked(ctx context.Context, topic string, limit int) ([]string, error) {
-	if err := m.begin(ctx, "Blocked"); err != nil {
-		return nil, err
-	}
-	defer m.mu.Unlock()
-	keys := map[string]bool{}
-	for _, d := range m.dead {
-		if d.Blocks && d.Topic == topic && len(keys) < limit {
-			keys[d.Key] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(keys)), nil
-}
-
 // Fetch implements outbox.Source.
 func (m *Memory) Fetch(ctx context.Context, q outbox.Query) (outbox.Page, error) {
 	if err := m.begin(ctx, "Fetch"); err != nil {
@@ -227,7 +212,8 @@ func (m *Memory) Fetch(ctx context.Context, q outbox.Query) (outbox.Page, error)
 	bytes := 0
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		r := m.rows[id]
-		if r.Topic != q.Topic || id <= q.After || !slices.Contains(q.Buckets, r.Bucket) {
+		if r.Topic != q.Topic || !slices.Contains(q.Buckets, r.Bucket) || slices.Contains(q.NotIDs, id) ||
+			slices.Contains(q.NotKeys, r.Key) || m.blocked(r.Topic, r.Key) {
 			continue
 		}
 		if len(page.Rows) >= q.Rows || bytes >= q.Bytes {
@@ -243,6 +229,15 @@ func (m *Memory) Fetch(ctx context.Context, q outbox.Query) (outbox.Page, error)
 		page.Rows = append(page.Rows, r)
 	}
 	return page, nil
+}
+
+func (m *Memory) blocked(topic, key string) bool {
+	for _, d := range m.dead {
+		if d.Blocks && d.Topic == topic && d.Key == key {
+			return true
+		}
+	}
+	return false
 }
 
 // Delete implements outbox.Source.

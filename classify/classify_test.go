@@ -62,21 +62,21 @@ func text(err error) (s string) {
 
 func TestMarks(t *testing.T) {
 	check(t, nil, []judged{
-		{"permanent", classify.Permanent(errStolen), poison, "other"},
-		{"transient", classify.Transient(errStolen), retry, "other"},
-		{"retry after", classify.RetryAfter(errStolen, time.Minute), retryAfter, "other"},
-		{"retry after nothing", classify.RetryAfter(errStolen, 0), retry, "other"},
-		{"retry after less than nothing", classify.RetryAfter(errStolen, -time.Second), retry, "other"},
-		{"drop", classify.Drop(errStolen), drop, "other"},
+		{"permanent", classify.Permanent(errStolen), poison, "_OTHER"},
+		{"transient", classify.Transient(errStolen), retry, "_OTHER"},
+		{"retry after", classify.RetryAfter(errStolen, time.Minute), retryAfter, "_OTHER"},
+		{"retry after nothing", classify.RetryAfter(errStolen, 0), retry, "_OTHER"},
+		{"retry after less than nothing", classify.RetryAfter(errStolen, -time.Second), retry, "_OTHER"},
+		{"drop", classify.Drop(errStolen), drop, "_OTHER"},
 		{"stop", classify.Stop(context.Canceled), stop, "canceled"},
-		{"permanent survives wrapping", fmt.Errorf("charge: %w", classify.Permanent(errStolen)), poison, "other"},
+		{"permanent survives wrapping", fmt.Errorf("charge: %w", classify.Permanent(errStolen)), poison, "_OTHER"},
 		{"a mark overrules what it wraps", classify.Permanent(io.EOF), poison, "eof"},
 		{"a mark overrules what wraps it", &classify.PanicError{Value: classify.Transient(errStolen)}, retry, "panic"},
-		{"the outer mark decides", classify.Transient(classify.Permanent(errStolen)), retry, "other"},
+		{"the outer mark decides", classify.Transient(classify.Permanent(errStolen)), retry, "_OTHER"},
 		{"the outer mark decides at a distance",
-			fmt.Errorf("a: %w", classify.Drop(fmt.Errorf("b: %w", classify.Stop(errStolen)))), drop, "other"},
+			fmt.Errorf("a: %w", classify.Drop(fmt.Errorf("b: %w", classify.Stop(errStolen)))), drop, "_OTHER"},
 		{"a mark decides for a whole join",
-			classify.Drop(errors.Join(classify.Permanent(errStolen), io.EOF)), drop, "other"},
+			classify.Drop(errors.Join(classify.Permanent(errStolen), io.EOF)), drop, "_OTHER"},
 		{"the innermost exported type names it", classify.Permanent(&LimitError{}), poison, "classify_test.LimitError"},
 		{"a type above the mark names it", &LimitError{Cause: classify.Drop(errStolen)}, drop, "classify_test.LimitError"},
 	})
@@ -120,15 +120,15 @@ func TestNilIsNone(t *testing.T) {
 
 func TestUnknownIsRetried(t *testing.T) {
 	check(t, nil, []judged{
-		{"plain", errStolen, retry, "other"},
-		{"wrapped", fmt.Errorf("a: %w", fmt.Errorf("b: %w", errStolen)), retry, "other"},
-		{"joined", errors.Join(errStolen, errStolen), retry, "other"},
+		{"plain", errStolen, retry, "_OTHER"},
+		{"wrapped", fmt.Errorf("a: %w", fmt.Errorf("b: %w", errStolen)), retry, "_OTHER"},
+		{"joined", errors.Join(errStolen, errStolen), retry, "_OTHER"},
 		{"exported type", &LimitError{}, retry, "classify_test.LimitError"},
 		{"exported type, joined", fmt.Errorf("%w and %w", errStolen, &LimitError{}), retry, "classify_test.LimitError"},
 		{"exported type wraps another", &LimitError{Cause: TextError("x")}, retry, "classify_test.TextError"},
-		{"unexported type", unexported{}, retry, "other"},
+		{"unexported type", unexported{}, retry, "_OTHER"},
 		{"generic type", Generic[map[string]int]{}, retry, "classify_test.Generic"},
-		{"long name", AnErrorWhoseNameIsLongerThanAnyoneWouldWantToSeeInATableOfMetrics{}, retry, "other"},
+		{"long name", AnErrorWhoseNameIsLongerThanAnyoneWouldWantToSeeInATableOfMetrics{}, retry, "_OTHER"},
 	})
 }
 
@@ -157,15 +157,15 @@ func TestJoinedErrorsTakeTheWorstVerdict(t *testing.T) {
 		}
 	}
 	check(t, nil, []judged{
-		{"an unknown branch outweighs drop", errors.Join(classify.Drop(io.EOF), errStolen), retry, "other"},
+		{"an unknown branch outweighs drop", errors.Join(classify.Drop(io.EOF), errStolen), retry, "_OTHER"},
 		{"an unknown branch names it", errors.Join(classify.Drop(io.EOF), &LimitError{}), retry, "classify_test.LimitError"},
 		{"an unknown branch does not hide poison", errors.Join(errStolen, classify.Permanent(io.EOF)), poison, "eof"},
 		{"a known branch names it", errors.Join(errStolen, io.EOF), retry, "eof"},
 		{"known above the join", &Status{Code: 400, Cause: errors.Join(io.EOF, io.EOF)}, poison, "http.400"},
 		{"worse below the join", &Status{Code: 503, Cause: errors.Join(io.EOF, classify.Permanent(errStolen))}, poison, "http.503"},
 		{"nil is no branch", multi{nil, classify.Drop(io.EOF), nil}, drop, "eof"},
-		{"nothing joined", multi{}, retry, "other"},
-		{"only nil joined", multi{nil, nil}, retry, "other"},
+		{"nothing joined", multi{}, retry, "_OTHER"},
+		{"only nil joined", multi{nil, nil}, retry, "_OTHER"},
 	})
 }
 

@@ -171,10 +171,10 @@ func TestGRPCErrors(t *testing.T) {
 		}
 	}
 	check(t, nil, []judged{
-		{"no status", ownStatus{}, retry, "other"},
+		{"no status", ownStatus{}, retry, "_OTHER"},
 		{"typed nil of connect", (*connect.Error)(nil), retry, "connect.Error"},
 		{"a method with an argument", GRPCStatusOfAnotherKind{}, retry, "classify_test.GRPCStatusOfAnotherKind"},
-		{"a code of another type", statusOfAnotherKind{}, retry, "other"},
+		{"a code of another type", statusOfAnotherKind{}, retry, "_OTHER"},
 		{"a connect error keeps a mark", connect.NewError(connect.CodeUnavailable, classify.Permanent(errStolen)),
 			poison, "grpc.unavailable"},
 	})

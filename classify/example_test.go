@@ -25,9 +25,9 @@ func Example() {
 	}
 	// Output:
 	// retry eof
-	// poison other
+	// poison _OTHER
 	// retry http.503
-	// poison other
+	// poison _OTHER
 }
 
 // A rule looks with errors.Is or errors.As, so it sees its error at any depth.

@@ -53,9 +53,9 @@ func TestMethodsThatPanicSayNothing(t *testing.T) {
 		panicsInHTTP{}, panicsInDelay{}, panicsInGRPC{},
 	} {
 		check(t, nil, []judged{
-			{fmt.Sprintf("%T", err), err, retry, "other"},
-			{fmt.Sprintf("%T in a mark", err), classify.Permanent(err), poison, "other"},
-			{fmt.Sprintf("%T wraps a mark", err), fmt.Errorf("%w", classify.Drop(err)), drop, "other"},
+			{fmt.Sprintf("%T", err), err, retry, "_OTHER"},
+			{fmt.Sprintf("%T in a mark", err), classify.Permanent(err), poison, "_OTHER"},
+			{fmt.Sprintf("%T wraps a mark", err), fmt.Errorf("%w", classify.Drop(err)), drop, "_OTHER"},
 			{fmt.Sprintf("%T does not hide its neighbour", err),
 				errors.Join(err, classify.Permanent(io.EOF), err), poison, "eof"},
 		})
@@ -67,7 +67,7 @@ func TestTypedNilsAreErrors(t *testing.T) {
 		{"a nil with methods that panic", (*LimitError)(nil), retry, "classify_test.LimitError"},
 		{"a nil with a status", (*Status)(nil), retry, "classify_test.Status"},
 		{"a nil of ours", (*classify.HTTPError)(nil), retry, "classify.HTTPError"},
-		{"a nil slice of errors", multi(nil), retry, "other"},
+		{"a nil slice of errors", multi(nil), retry, "_OTHER"},
 		{"joined", errors.Join((*Status)(nil), classify.Permanent(io.EOF)), poison, "eof"},
 	})
 }
@@ -97,15 +97,15 @@ func TestErrorsThatLeadBackToThemselvesEnd(t *testing.T) {
 	soft.next = []error{classify.Drop(io.EOF), soft}
 
 	table := []judged{
-		{"a ring of one", self, retry, "other"},
-		{"a ring of two", two, retry, "other"},
+		{"a ring of one", self, retry, "_OTHER"},
+		{"a ring of two", two, retry, "_OTHER"},
 		{"a ring behind a known error", &Status{Code: 400, Cause: self}, poison, "http.400"},
-		{"a ring in a mark", classify.Permanent(self), poison, "other"},
-		{"a web", twice, retry, "other"},
+		{"a ring in a mark", classify.Permanent(self), poison, "_OTHER"},
+		{"a web", twice, retry, "_OTHER"},
 		{"a web with poison in it", known, poison, "eof"},
-		{"a web with a drop in it", soft, retry, "other"},
+		{"a web with a drop in it", soft, retry, "_OTHER"},
 		{"a ring beside poison", errors.Join(self, classify.Permanent(io.EOF)), poison, "eof"},
-		{"a ring beside a drop", errors.Join(self, classify.Drop(io.EOF)), retry, "other"},
+		{"a ring beside a drop", errors.Join(self, classify.Drop(io.EOF)), retry, "_OTHER"},
 	}
 	check(t, nil, table)
 	// A rule that looks with errors.Is would not end.
@@ -121,10 +121,10 @@ func TestWalkIsBounded(t *testing.T) {
 	}
 	wide[999_999] = classify.Stop(errStolen)
 	check(t, nil, []judged{
-		{"99 levels", deep(classify.Permanent(errStolen), 99), poison, "other"},
-		{"100 levels", deep(classify.Permanent(errStolen), 100), retry, "other"},
-		{"a drop at the end of what is seen", errors.Join(classify.Drop(io.EOF), deep(classify.Drop(io.EOF), 200)), retry, "other"},
-		{"a million branches", multi(wide), retry, "other"},
+		{"99 levels", deep(classify.Permanent(errStolen), 99), poison, "_OTHER"},
+		{"100 levels", deep(classify.Permanent(errStolen), 100), retry, "_OTHER"},
+		{"a drop at the end of what is seen", errors.Join(classify.Drop(io.EOF), deep(classify.Drop(io.EOF), 200)), retry, "_OTHER"},
+		{"a million branches", multi(wide), retry, "_OTHER"},
 	})
 	if unwrapped == 0 || unwrapped > 1000 {
 		t.Errorf("of a million branches %d were looked at, want at most 1,000", unwrapped)
@@ -145,7 +145,7 @@ func (n nested) WrappedErrors() []error { return n.errs }
 
 func TestWrappedErrorsAreBranches(t *testing.T) {
 	check(t, nil, []judged{
-		{"the worst", nested{[]error{io.EOF, classify.Permanent(errStolen)}}, poison, "other"},
-		{"none", nested{}, retry, "other"},
+		{"the worst", nested{[]error{io.EOF, classify.Permanent(errStolen)}}, poison, "_OTHER"},
+		{"none", nested{}, retry, "_OTHER"},
 	})
 }

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	maxName   = 64      // bytes of an error type's name
-	nameOther = "other" // an error that has no name
+	maxName   = 64       // bytes of an error type's name
+	nameOther = "_OTHER" // an error that has no name; the word is OpenTelemetry's
 )
 
 // typeName returns the name of an exported type, as in billing.LimitError, or "".

@@ -49,7 +49,7 @@ func TestRulesAndJoinedErrors(t *testing.T) {
 	check(t, c, []judged{
 		{"a rule knows one branch", errors.Join(io.EOF, errStolen), poison, "stolen"},
 		{"a rule makes no branch weaker", errors.Join(errBatch, errStolen), poison, "stolen"},
-		{"a rule does not drop an unknown branch", errors.Join(errBatch, errors.New("?")), retry, "other"},
+		{"a rule does not drop an unknown branch", errors.Join(errBatch, errors.New("?")), retry, "_OTHER"},
 		{"a marked branch is not judged again as part of the whole",
 			errors.Join(classify.Transient(errStolen), io.EOF), retry, "stolen"},
 		{"a rule knows the joined error itself", multi{io.EOF, io.EOF, io.EOF}, retryAfter, "multi"},
@@ -62,15 +62,15 @@ func TestFallbackJudgesOnlyTheUnknown(t *testing.T) {
 	c := base.Fallback(all(classify.Result{Verdict: poison, ErrorType: "unknown"}))
 	check(t, c, []judged{
 		{"unknown", errors.New("?"), poison, "unknown"},
-		{"known to a rule", errStolen, drop, "other"},
+		{"known to a rule", errStolen, drop, "_OTHER"},
 		{"known to the standard rules", io.EOF, retry, "eof"},
 		{"joined, all known", errors.Join(io.EOF, io.EOF), retry, "eof"},
 		{"joined, one unknown", errors.Join(io.EOF, errors.New("?")), poison, "unknown"},
 		{"marked", classify.Transient(errors.New("?")), retry, "unknown"},
 	})
-	check(t, base, []judged{{"the classifier it came from is as before", errors.New("?"), retry, "other"}})
+	check(t, base, []judged{{"the classifier it came from is as before", errors.New("?"), retry, "_OTHER"}})
 	var unset *classify.Classifier
-	check(t, unset.Fallback(all(classify.Result{Verdict: drop})), []judged{{"fallback of nil", errors.New("?"), drop, "other"}})
+	check(t, unset.Fallback(all(classify.Result{Verdict: drop})), []judged{{"fallback of nil", errors.New("?"), drop, "_OTHER"}})
 }
 
 func TestAnswersOfRulesAreMadeConsistent(t *testing.T) {
@@ -78,11 +78,11 @@ func TestAnswersOfRulesAreMadeConsistent(t *testing.T) {
 		name         string
 		answer, want classify.Result
 	}{
-		{"no verdict is no answer", classify.Result{ErrorType: "x"}, classify.Result{Verdict: retry, ErrorType: "other"}},
-		{"a verdict that is none is no answer", classify.Result{Verdict: 77}, classify.Result{Verdict: retry, ErrorType: "other"}},
-		{"retry after nothing is retry", classify.Result{Verdict: retryAfter}, classify.Result{Verdict: retry, ErrorType: "other"}},
-		{"a negative delay is none", classify.Result{Verdict: retryAfter, After: -1}, classify.Result{Verdict: retry, ErrorType: "other"}},
-		{"a delay belongs to retry after alone", classify.Result{Verdict: poison, After: 5}, classify.Result{Verdict: poison, ErrorType: "other"}},
+		{"no verdict is no answer", classify.Result{ErrorType: "x"}, classify.Result{Verdict: retry, ErrorType: "_OTHER"}},
+		{"a verdict that is none is no answer", classify.Result{Verdict: 77}, classify.Result{Verdict: retry, ErrorType: "_OTHER"}},
+		{"retry after nothing is retry", classify.Result{Verdict: retryAfter}, classify.Result{Verdict: retry, ErrorType: "_OTHER"}},
+		{"a negative delay is none", classify.Result{Verdict: retryAfter, After: -1}, classify.Result{Verdict: retry, ErrorType: "_OTHER"}},
+		{"a delay belongs to retry after alone", classify.Result{Verdict: poison, After: 5}, classify.Result{Verdict: poison, ErrorType: "_OTHER"}},
 		{"a long name is cut", classify.Result{Verdict: drop, ErrorType: long(65)}, classify.Result{Verdict: drop, ErrorType: long(64)}},
 		{"a long name is cut between characters", classify.Result{Verdict: drop, ErrorType: long(63) + "é"},
 			classify.Result{Verdict: drop, ErrorType: long(63)}},
@@ -99,7 +99,7 @@ func TestRuleThatPanicsHasNotAnswered(t *testing.T) {
 		{"the next rule is asked", io.EOF, poison, "eof"},
 		{"the standard rules are asked", io.ErrNoProgress, retry, "io"},
 	})
-	check(t, classify.New().Fallback(boom), []judged{{"as a fallback", errStolen, retry, "other"}})
+	check(t, classify.New().Fallback(boom), []judged{{"as a fallback", errStolen, retry, "_OTHER"}})
 }
 
 func TestNilRulePanicsWhenTheClassifierIsMade(t *testing.T) {
@@ -155,7 +155,7 @@ func TestPanics(t *testing.T) {
 	check(t, classify.New(classify.RetryPanics), []judged{
 		{"retried", deep(&classify.PanicError{Value: "boom"}, 3), retry, "panic"},
 		{"a runtime error, retried", runtimeError(), retry, "panic"},
-		{"joined with poison", errors.Join(&classify.PanicError{Value: 1}, classify.Permanent(errStolen)), poison, "other"},
+		{"joined with poison", errors.Join(&classify.PanicError{Value: 1}, classify.Permanent(errStolen)), poison, "_OTHER"},
 		{"no panic", &Status{Code: 400}, poison, "http.400"},
 	})
 	if got, want := (&classify.PanicError{Value: io.EOF}).Error(), "panic: EOF"; got != want {

@@ -42,7 +42,7 @@ import (
 // Delays that come from a server are bounded to 24 hours.
 //
 // An error without a name from this list is named by its innermost exported type ("billing.LimitError", at
-// most 64 bytes), else "other". So the set of names is bounded by the program's own code, never by its input.
+// most 64 bytes), else "_OTHER". So the set of names is bounded by the program's own code, never by its input.
 func Standard(err error) (Result, bool) {
 	if err == nil {
 		return Result{}, false

@@ -63,7 +63,7 @@ func TestNetworkAndSystemErrorsAreRetried(t *testing.T) {
 		{"another timeout", timeout{}, retry, "timeout"},
 		{"a certificate", &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, retry, "tls"},
 		{"an HTTP client's timeout", httpTimeout(t), retry, "timeout"},
-		{"an error with a delay of its own", rateLimited{}, retryAfter, "other"},
+		{"an error with a delay of its own", rateLimited{}, retryAfter, "_OTHER"},
 	})
 }
 

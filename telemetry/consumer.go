@@ -316,21 +316,12 @@ func (c *Consumer) outcome(f *flight.Flight, d *delivery, before context.Context
 	if result.Verdict == classify.VerdictStop {
 		return outcomeReleased, ""
 	}
-	return outcomeFailed, conventional(result.ErrorType)
+	return outcomeFailed, result.ErrorType
 }
 
 // errorType names err as the conventions do.
 func (c *Consumer) errorType(err error) string {
-	return conventional(c.config.Classifier.Classify(err).ErrorType)
-}
-
-// conventional returns classify's name of an error type as the conventions want it: they have a word of
-// their own for what has no name.
-func conventional(errorType string) string {
-	if errorType == classifyOther {
-		return errorTypeOther
-	}
-	return errorType
+	return c.config.Classifier.Classify(err).ErrorType
 }
 
 // describe sets what only a recorded span needs.

@@ -19,27 +19,23 @@ func (c *Consumer) Retried(ctx context.Context, delay time.Duration, errorType s
 		d.span.AddEvent(eventRetry, trace.WithAttributes(keyRetryDelay.Float64(delay.Seconds())))
 	}
 	if c.t.metrics.retryDelay.Enabled(ctx) {
-		options := c.ownOf(ctx, d).get("", conventional(errorType))
+		options := c.ownOf(ctx, d).get("", errorType)
 		c.t.metrics.retryDelay.Record(ctx, delay.Seconds(), options.record...)
 	}
 }
 
 // DeadLettered records that the dead letter of the delivery in ctx is confirmed stored, and why it was
-// written. The process span gets the error as its own: the stages outside see none.
-func (c *Consumer) DeadLettered(ctx context.Context, err error) {
+// written: the kind of the error and its text. The process span gets them as its own: the stages outside
+// see no error.
+func (c *Consumer) DeadLettered(ctx context.Context, errorType, text string) {
 	d := deliveryOf(ctx)
-	metered := c.t.metrics.deadLetters.Enabled(ctx)
-	if d == nil && !metered {
-		return
-	}
-	errorType := c.errorType(err)
 	if d != nil {
 		d.errorType = errorType
 		if d.recording {
-			d.errorText = c.t.errorText(err)
+			d.errorText = c.t.boundText(text)
 		}
 	}
-	if metered {
+	if c.t.metrics.deadLetters.Enabled(ctx) {
 		options := c.ownOf(ctx, d).get("", errorType)
 		c.t.metrics.deadLetters.Add(ctx, 1, options.add...)
 	}
@@ -56,7 +52,7 @@ func (c *Consumer) ownOf(ctx context.Context, d *delivery) *measures {
 // errorText returns what a span's status says of err: bounded, valid UTF-8, "" if it is not wanted or
 // err's own method panics.
 func (t *Telemetry) errorText(err error) (text string) {
-	if err == nil || t.config.OmitErrorText {
+	if err == nil {
 		return ""
 	}
 	defer func() {
@@ -64,9 +60,12 @@ func (t *Telemetry) errorText(err error) (text string) {
 			text = ""
 		}
 	}()
-	text = err.Error()
-	if len(text) > maxErrorText {
-		text = text[:maxErrorText]
+	return t.boundText(err.Error())
+}
+
+func (t *Telemetry) boundText(text string) string {
+	if t.config.OmitErrorText {
+		return ""
 	}
-	return strings.ToValidUTF8(text, "")
+	return strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 }

@@ -119,7 +119,7 @@ func TestProcessSpans(t *testing.T) {
 				return func(msg *message.Message) ([]*message.Message, error) {
 					_, err := inner(msg)
 					flight.Give(msg.Context(), flight.DeadLettered)
-					c.DeadLettered(msg.Context(), fmt.Errorf("2 attempts: %w", err))
+					c.DeadLettered(msg.Context(), (*classify.Classifier)(nil).Classify(err).ErrorType, "2 attempts: "+err.Error())
 					return nil, nil
 				}
 			},

@@ -177,7 +177,7 @@ func (p *publisher) finish(ctx context.Context, s *sending, span trace.Span, cou
 	case !returned:
 		errorType = errorTypePanic
 	case err != nil:
-		errorType = conventional(p.t.config.Classifier.Classify(err).ErrorType)
+		errorType = p.t.config.Classifier.Classify(err).ErrorType
 	}
 	if span != nil {
 		if errorType != "" && span.IsRecording() {

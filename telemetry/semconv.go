@@ -70,9 +70,6 @@ const (
 	// errorTypeOther is the conventions' value for what has no better name.
 	errorTypeOther = "_OTHER"
 
-	// classifyOther is classify's.
-	classifyOther = "other"
-
 	// errorTypePanic is classify's name for a panic; here it is one that nobody recovered yet.
 	errorTypePanic = "panic"
 )

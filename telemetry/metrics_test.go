@@ -43,7 +43,7 @@ func TestMetrics(t *testing.T) {
 		deliver(h(func(*message.Message) ([]*message.Message, error) { return nil, classify.Stop(errBroken) }))
 		deliver(h(func(msg *message.Message) ([]*message.Message, error) {
 			flight.Give(msg.Context(), flight.DeadLettered)
-			c.DeadLettered(msg.Context(), "_OTHER", errBroken.Error())
+			c.DeadLettered(msg.Context(), "ledger_closed", errBroken.Error())
 			return nil, nil
 		}))
 		again := brokers.Delivery{Topic: "orders", Partition: 4, Count: 2, Time: time.Now().Add(-5 * time.Second)}
@@ -227,7 +227,7 @@ func TestHooksWithoutMiddlewareCount(t *testing.T) {
 	k := newBundle(t, telemetry.Config{})
 	c := k.Consumer(telemetry.ConsumerConfig{Topic: "orders"})
 	c.Retried(context.Background(), time.Second, "timeout")
-	c.DeadLettered(context.Background(), "_OTHER", errBroken.Error())
+	c.DeadLettered(context.Background(), "ledger_closed", errBroken.Error())
 	metrics := k.collect(t)
 	for _, name := range []string{"headrace.consumer.retry.delay", "headrace.consumer.dead_letters"} {
 		if _, ok := metrics[name]; !ok {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/stores/internal/outboxsql"
 	"github.com/headrace-go/headrace/stores/internal/slots"
 	"github.com/headrace-go/headrace/stores/schema"
 )
@@ -18,6 +19,7 @@ type Store struct {
 	db     *sql.DB
 	names  schema.Names
 	sql    statements
+	outbox *outboxsql.Source
 	slots  slots.Slots
 	txOpts *sql.TxOptions
 	owned  bool
@@ -80,6 +82,7 @@ func New(db *sql.DB, dialect schema.Dialect, opts ...Option) (*Store, error) {
 		return nil, fmt.Errorf("sqlstore: %w", err)
 	}
 	s := &Store{db: db, names: names, sql: newStatements(names), slots: slots.New(limit), owned: c.owned}
+	s.outbox = s.outboxSource()
 	if c.isolation != sql.LevelDefault {
 		s.txOpts = &sql.TxOptions{Isolation: c.isolation}
 	}

@@ -1,0 +1,128 @@
+package outboxsql
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/headrace-go/headrace/outbox"
+)
+
+// columns are those of a row, as scanRow reads them.
+func (s *Source) columns() string {
+	return "id, bucket, topic, msg_key, uuid, metadata, payload, " +
+		"CASE WHEN payload IS NULL THEN 0 ELSE 1 END, " + s.d.micros("created_at")
+}
+
+// scanRow reads the columns, and others behind them. It returns the size that Query.Bytes counts.
+func scanRow(scan func(...any) error, more ...any) (row outbox.Row, size int, err error) {
+	var topic, key, uuid, metadata []byte
+	var created, hasPayload int64
+	dest := [13]any{&row.ID, &row.Bucket, &topic, &key, &uuid, &metadata, &row.Payload, &hasPayload, &created}
+	if err := scan(append(dest[:9], more...)...); err != nil {
+		return row, 0, err
+	}
+	if hasPayload == 1 && row.Payload == nil {
+		row.Payload = []byte{} // the SQLite driver takes an empty one for NULL
+	}
+	row.Topic, row.Key, row.UUID = string(topic), string(key), string(uuid)
+	row.CreatedAt = time.UnixMicro(created)
+	row.Metadata, err = outbox.DecodeMetadata(metadata)
+	if err != nil {
+		return row, 0, fmt.Errorf("row %d: %w", row.ID, err)
+	}
+	return row, len(metadata) + len(row.Payload), nil
+}
+
+// Fetch implements outbox.Source.
+func (s *Source) Fetch(ctx context.Context, q outbox.Query) (outbox.Page, error) {
+	var page outbox.Page
+	if len(q.Buckets) == 0 || q.Rows <= 0 {
+		return page, nil
+	}
+	var err error
+	switch s.d {
+	case sqlite:
+		page, err = s.fetchLazily(ctx, q)
+	default:
+		page, err = s.fetchMeasured(ctx, q)
+	}
+	if err != nil {
+		return outbox.Page{}, fmt.Errorf("read rows of topic %q from %s: %w", q.Topic, s.outbox, err)
+	}
+	return page, nil
+}
+
+// where selects q's rows in order.
+func (s *Source) where(q outbox.Query) (string, []any) {
+	buckets := make([]int64, len(q.Buckets))
+	for i, b := range q.Buckets {
+		buckets[i] = int64(b)
+	}
+	in, args := s.d.in("bucket", buckets)
+	args = append([]any{q.Topic}, args...)
+	from := " FROM " + s.outbox + " o WHERE topic = ? AND " + in +
+		" AND NOT EXISTS (SELECT 1 FROM " + s.dead + " d WHERE d.blocks AND d.topic = o.topic AND d.msg_key = o.msg_key)"
+	if len(q.NotKeys) > 0 {
+		from += " AND msg_key NOT IN (?" + strings.Repeat(", ?", len(q.NotKeys)-1) + ")"
+		for _, k := range q.NotKeys {
+			args = append(args, k)
+		}
+	}
+	if len(q.NotIDs) > 0 {
+		in, idArgs := s.d.in("id", q.NotIDs)
+		from += " AND NOT (" + in + ")"
+		args = append(args, idArgs...)
+	}
+	return from + " ORDER BY id LIMIT ?", append(args, q.Rows)
+}
+
+// fetchLazily stops reading when it has enough: nothing is sent that is not read.
+func (s *Source) fetchLazily(ctx context.Context, q outbox.Query) (page outbox.Page, err error) {
+	from, args := s.where(q)
+	bytes := 0
+	err = s.query(ctx, func(scan func(...any) error) (bool, error) {
+		row, size, err := scanRow(scan)
+		if err != nil {
+			return false, err
+		}
+		page.Rows = append(page.Rows, row)
+		bytes += size
+		return bytes < q.Bytes, nil
+	}, "SELECT "+s.columns()+from, args...)
+	page.More = len(page.Rows) >= q.Rows || bytes >= q.Bytes
+	return page, err
+}
+
+// fetchMeasured first asks how large the rows are, since a server sends all that was asked for, and then
+// for as many as may be. Most often that is all of them.
+func (s *Source) fetchMeasured(ctx context.Context, q outbox.Query) (page outbox.Page, err error) {
+	from, args := s.where(q)
+	var ids []int64
+	bytes := 0
+	err = s.query(ctx, func(scan func(...any) error) (bool, error) {
+		var id int64
+		var size int
+		if err := scan(&id, &size); err != nil {
+			return false, err
+		}
+		if bytes < q.Bytes {
+			ids = append(ids, id)
+		}
+		bytes += size
+		return true, nil
+	}, "SELECT id, octet_length(metadata) + coalesce(octet_length(payload), 0)"+from, args...)
+	if err != nil || len(ids) == 0 {
+		return outbox.Page{}, err
+	}
+	in, args := s.d.in("id", ids)
+	page.Rows = make([]outbox.Row, 0, len(ids))
+	err = s.query(ctx, func(scan func(...any) error) (bool, error) {
+		row, _, err := scanRow(scan)
+		page.Rows = append(page.Rows, row)
+		return true, err
+	}, "SELECT "+s.columns()+" FROM "+s.outbox+" WHERE topic = ? AND "+in+" ORDER BY id", append([]any{q.Topic}, args...)...)
+	page.More = len(ids) >= q.Rows || bytes >= q.Bytes
+	return page, err
+}

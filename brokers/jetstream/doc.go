@@ -32,7 +32,7 @@
 // Watermill's own header _watermill_message_uuid. Other metadata are headers of the same name. An entry that a header
 // cannot hold, or that would mean something to NATS or to this adapter (Nats-Rollup empties a stream), is a
 // value "key=value", both percent-encoded, of the header headrace-meta. A nil payload is marked with the
-// header headrace-payload: nil.
+// header headrace-payload: nil, and a UUID that a header cannot hold is percent-encoded in headrace-uuid.
 //
 // The UUID is not the Nats-Msg-Id unless [Config.MsgID] says so: the server drops a second message with one id within
 // minutes, which loses a dead letter that fails again after a redrive.

@@ -18,6 +18,7 @@ import (
 // The headers of our own. The wire format is a contract; doc.go describes it.
 const (
 	headerUUID    = "_watermill_message_uuid" // as watermill-nats writes it
+	headerOddUUID = "headrace-uuid"           // percent-encoded; for a UUID that headerUUID cannot hold
 	headerOdd     = "headrace-meta"
 	headerPayload = "headrace-payload"
 	payloadNil    = "nil"
@@ -33,7 +34,7 @@ func encode(topic string, m *message.Message) *nats.Msg {
 		if plainValue(m.UUID) {
 			h[headerUUID] = []string{m.UUID}
 		} else {
-			h[headerOdd] = append(h[headerOdd], escape(headerUUID)+"="+escape(m.UUID))
+			h[headerOddUUID] = []string{escape(m.UUID)}
 		}
 	}
 	_, event := m.Metadata["ce_specversion"]
@@ -86,19 +87,18 @@ func decode(in *nats.Msg) (m *message.Message, headers []brokers.Header, err err
 		switch {
 		case k == headerUUID:
 			m.UUID = values[0]
+		case k == headerOddUUID:
+			m.UUID = unescapeAttribute(values[0])
 		case k == headerPayload && values[0] == payloadNil:
 			isNil = true
 		case k == headerOdd:
 			for _, v := range values {
 				key, value, e := unescapeEntry(v)
-				switch {
-				case e != nil:
+				if e != nil {
 					err = errors.Join(err, fmt.Errorf("jetstream: header %s: %q: %w", headerOdd, v, e))
-				case key == headerUUID:
-					m.UUID = value
-				default:
-					set(key, value)
+					continue
 				}
+				set(key, value)
 			}
 		case k == headerEventContentType:
 			set(contentType, unescapeAttribute(values[0]))

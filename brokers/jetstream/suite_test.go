@@ -1,0 +1,52 @@
+package jetstream_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/jetstream"
+	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
+	"github.com/headrace-go/headrace/headracetest/brokersuite"
+)
+
+func TestSuite(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		config jetstream.Config
+	}{{"plain ack", jetstream.Config{}}, {"double ack", jetstream.Config{DoubleAck: true}}} {
+		t.Run(tt.name, func(t *testing.T) {
+			brokersuite.Run(t, brokersuite.Suite{
+				New: func(tb testing.TB) brokers.Broker {
+					config := tt.config
+					config.AckWait = time.Second
+					config.NackDelay, config.MaxNackDelay = 5*time.Millisecond, 50*time.Millisecond
+					config.Logger = slog.New(slog.NewTextHandler(tb.Output(), nil))
+					b, err := embedded.New(embedded.Config{Dir: tb.TempDir()}, config)
+					if err != nil {
+						tb.Fatal(err)
+					}
+					return b
+				},
+				PublishForeign: func(tb testing.TB, b brokers.Broker, topic string, payload []byte) {
+					if _, err := conn(b).Request(topic, payload, 5*time.Second); err != nil {
+						tb.Fatal(err)
+					}
+				},
+				PublishUndecodable: func(tb testing.TB, b brokers.Broker, topic string) []byte {
+					payload := []byte("payload")
+					m := &nats.Msg{Subject: topic, Header: nats.Header{"headrace-meta": {"%zz"}}, Data: payload}
+					if _, err := conn(b).RequestMsg(m, 5*time.Second); err != nil {
+						tb.Fatal(err)
+					}
+					return payload
+				},
+			})
+		})
+	}
+}
+
+func conn(b brokers.Broker) *nats.Conn { return b.(*embedded.Broker).Conn() }

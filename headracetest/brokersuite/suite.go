@@ -1,0 +1,325 @@
+// Package brokersuite is the conformance suite for broker adapters. An adapter that passes it can be trusted with what the
+// runtime relies on: what it says of itself is true, nothing is lost, nothing is settled by itself, and bytes
+// arrive as they were sent. It tests brokers.Broker only; Watermill's own universal suite comes beside it.
+package brokersuite
+
+import (
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.uber.org/goleak"
+
+	"github.com/headrace-go/headrace/brokers"
+)
+
+// Suite describes the adapter under test.
+type Suite struct {
+	// New returns a broker. Each test calls it once and closes the broker. What the broker needs beyond its own
+	// Close, such as a server, it registers with tb.Cleanup. Give it a short patience (about a second), if it has one that it
+	// can extend, and short delays of redelivery. Needed.
+	New func(tb testing.TB) brokers.Broker
+
+	// PublishForeign publishes one message to topic as a program without Headrace would, with no metadata
+	// and with this payload. nil: there are no foreign publishers.
+	PublishForeign func(tb testing.TB, b brokers.Broker, topic string, payload []byte)
+
+	// PublishUndecodable publishes one message whose bytes the adapter cannot make sense of, and returns the payload
+	// that must arrive, with a DecodeError. nil: there is no such message.
+	PublishUndecodable func(tb testing.TB, b brokers.Broker, topic string) (payload []byte)
+
+	// Wait bounds the wait for whatever has to come. Default 15 s.
+	Wait time.Duration
+
+	// Quiet is how long nothing must come where nothing may. Default 150 ms.
+	Quiet time.Duration
+}
+
+// Run runs the suite, one subtest after another. Each also fails if a goroutine outlives its broker.
+func Run(t *testing.T, s Suite) {
+	if s.New == nil {
+		t.Fatal("brokersuite: Suite.New is nil")
+	}
+	if s.Wait == 0 {
+		s.Wait = 15 * time.Second
+	}
+	if s.Quiet == 0 {
+		s.Quiet = 150 * time.Millisecond
+	}
+	for _, tt := range []struct {
+		name string
+		run  func(*T)
+	}{
+		{"CapabilitiesAreConstantAndMakeSense", capabilities},
+		{"BadSubscriptionsAreRefused", badSubscriptions},
+		{"PublishIsConfirmed", publishIsConfirmed},
+		{"K10_MessagesFromBeforeTheFirstSubscriptionArrive", earliest},
+		{"ConsumersOfDifferentNamesGetAll", fanOut},
+		{"SubscribersOfOneNameShare", share},
+		{"OrderWithOneUnacked", func(t *T) { order(t, 1) }},
+		{"OrderWithAWindow", func(t *T) { order(t, 16) }},
+		{"OneUnackedIsOne", func(t *T) { window(t, 1) }},
+		{"WindowIsFilledAndNotExceeded", func(t *T) { window(t, 8) }},
+		{"WindowIsFilledBehindAStuckDelivery", stuck},
+		{"NackRedelivers", nackRedelivers},
+		{"NackKeepsOrderWithOneUnacked", nackKeepsOrder},
+		{"S5_NackIsNoHotLoop", nackLoop},
+		{"S5_ReleaseIsNoHotLoop", releaseLoop},
+		{"ReleaseGivesToAnother", release},
+		{"SettlingTwiceHasNoEffect", settleTwice},
+		{"S1_AcksBeforeCloseCount", acksBeforeClose},
+		{"S1_AcksBeforeTheContextEndsCount", acksBeforeCancel},
+		{"CloseGivesBackInOrder", closeGivesBack},
+		{"AckOutOfOrderThenRestart", ackOutOfOrder},
+		{"MetadataAndPayloadAreExact", exact},
+		{"RedeliveryIsPristine", pristine},
+		{"PublishTakesACopy", publishCopies},
+		{"ForeignMessagesArrive", foreign},
+		{"D1_UndecodableArrivesRaw", undecodable},
+		{"DeliveryTellsWhereItCameFrom", origin},
+		{"ContextEndsWithAck", contextEndsWithAck},
+		{"ContextEndsWithSubscriber", contextEndsWithSubscriber},
+		{"CancelWhileMessagesCome", cancelWhileBusy},
+		{"CloseWhileNobodyReads", closeUnread},
+		{"SettlingAfterCloseIsHarmless", settleAfterClose},
+		{"SlowHandlerKeepsItsDelivery", slowHandler},
+		{"PrefetchKeepsItsPatience", prefetch},
+		{"ConcurrentPublishersKeepTheirOrder", concurrentPublishers},
+		{"CloseIsIdempotentAndFinal", closeTwice},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := goleak.IgnoreCurrent()
+			t.Cleanup(func() { // the first that is registered runs last
+				if err := goleak.Find(before); err != nil {
+					t.Errorf("after Broker.Close: %v", err)
+				}
+			})
+			b := s.New(t)
+			defer func() {
+				if err := b.Close(); err != nil {
+					t.Errorf("Broker.Close: %v", err)
+				}
+			}()
+			tt.run(&T{T: t, Suite: s, broker: b, caps: b.Capabilities(), topic: "suite." + rand.Text()})
+		})
+	}
+}
+
+// T is one test and its broker.
+type T struct {
+	*testing.T
+	Suite
+	broker brokers.Broker
+	caps   brokers.Capabilities
+	topic  string
+}
+
+func (t *T) publisher() message.Publisher {
+	t.Helper()
+	p, err := t.broker.Publisher()
+	if err != nil {
+		t.Fatalf("Publisher: %v", err)
+	}
+	return p
+}
+
+// publish publishes messages whose payloads are n numbers from first on, of one key.
+func (t *T) publish(first, n int) {
+	t.Helper()
+	messages := make([]*message.Message, n)
+	for i := range messages {
+		messages[i] = numbered(first+i, "key")
+	}
+	p := t.publisher()
+	if err := p.Publish(t.topic, messages...); err != nil {
+		t.Fatalf("Publish of %d messages: %v", n, err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatalf("Publisher.Close: %v", err)
+	}
+}
+
+func numbered(i int, key string) *message.Message {
+	m := message.NewMessage(rand.Text(), []byte(strconv.Itoa(i)))
+	m.Metadata["ce_partitionkey"] = key
+	return m
+}
+
+func number(m *message.Message) int {
+	n, err := strconv.Atoi(string(m.Payload))
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// reader is a subscriber with one subscription.
+type reader struct {
+	t    *T
+	sub  message.Subscriber
+	in   <-chan *message.Message
+	once sync.Once
+}
+
+func (t *T) subscriber(consumer string, window int) message.Subscriber {
+	t.Helper()
+	s, err := t.broker.Subscriber(brokers.Subscription{Consumer: consumer, Topic: t.topic, Window: window})
+	if err != nil {
+		t.Fatalf("Subscriber of consumer %q with window %d: %v", consumer, window, err)
+	}
+	return s
+}
+
+func (t *T) read(consumer string, window int) *reader {
+	t.Helper()
+	s := t.subscriber(consumer, window)
+	in, err := s.Subscribe(t.Context(), t.topic)
+	if err != nil {
+		t.Fatalf("Subscribe of consumer %q: %v", consumer, err)
+	}
+	return &reader{t: t, sub: s, in: in}
+}
+
+// next returns the next message; it must come.
+func (r *reader) next() *message.Message {
+	r.t.Helper()
+	select {
+	case m, open := <-r.in:
+		if !open {
+			r.t.Fatal("the channel is closed, want a message")
+		}
+		return m
+	case <-time.After(r.t.Wait):
+		r.t.Fatalf("no message in %v", r.t.Wait)
+	}
+	return nil
+}
+
+// ack acks the next n messages and returns their numbers.
+func (r *reader) ack(n int) []int {
+	r.t.Helper()
+	got := make([]int, n)
+	for i := range got {
+		m := r.next()
+		got[i] = number(m)
+		if !m.Ack() {
+			r.t.Fatalf("Ack of %d is false", got[i])
+		}
+	}
+	return got
+}
+
+// take returns the next n messages without settling them.
+func (r *reader) take(n int) []*message.Message {
+	r.t.Helper()
+	got := make([]*message.Message, n)
+	for i := range got {
+		got[i] = r.next()
+	}
+	return got
+}
+
+// quiet checks that nothing comes for a while.
+func (r *reader) quiet(while string) {
+	r.t.Helper()
+	select {
+	case m, open := <-r.in:
+		if !open {
+			r.t.Fatalf("the channel is closed %s", while)
+		}
+		r.t.Fatalf("message %s (%+v) came %s, want none", m.Payload, brokers.DeliveryOf(m.Context()), while)
+	case <-time.After(r.t.Quiet):
+	}
+}
+
+// close closes the subscriber and checks that the channel is closed.
+func (r *reader) close() {
+	r.t.Helper()
+	if err := r.sub.Close(); err != nil {
+		r.t.Errorf("Subscriber.Close: %v", err)
+	}
+	r.closed()
+}
+
+// closed checks that the channel gets closed; what comes before is dropped.
+func (r *reader) closed() {
+	r.t.Helper()
+	limit := time.After(r.t.Wait)
+	for {
+		select {
+		case _, open := <-r.in:
+			if !open {
+				return
+			}
+		case <-limit:
+			r.t.Fatalf("the channel is not closed in %v", r.t.Wait)
+		}
+	}
+}
+
+func (t *T) count(m *message.Message, want int) {
+	t.Helper()
+	if !t.caps.CountsDeliveries {
+		return
+	}
+	if got := t.delivery(m).Count; got != want {
+		t.Errorf("message %s: Delivery.Count is %d, want %d", m.Payload, got, want)
+	}
+}
+
+func (t *T) delivery(m *message.Message) *brokers.Delivery {
+	t.Helper()
+	d := brokers.DeliveryOf(m.Context())
+	if d == nil {
+		t.Fatalf("message %s has no Delivery in its context", m.Payload)
+	}
+	return d
+}
+
+// window returns the most that can be un-acked at once, at most n.
+func (t *T) window(n int) int {
+	if t.caps.MaxUnacked > 0 {
+		return min(n, t.caps.MaxUnacked)
+	}
+	return n
+}
+
+func (t *T) ordered() bool {
+	return t.caps.Ordering != brokers.OrderingNone && t.caps.Ordering != ""
+}
+
+// same checks got against want: in order if the broker keeps any, else as sets.
+func (t *T) same(what string, got, want []int) {
+	t.Helper()
+	if !t.ordered() {
+		got, want = slices.Clone(got), slices.Clone(want)
+		slices.Sort(got)
+		slices.Sort(want)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func numbers(messages []*message.Message) []int {
+	n := make([]int, len(messages))
+	for i, m := range messages {
+		n[i] = number(m)
+	}
+	return n
+}
+
+func upTo(n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = i
+	}
+	return s
+}
+
+func quote(metadata message.Metadata) string { return fmt.Sprintf("%q", map[string]string(metadata)) }

@@ -455,13 +455,14 @@ func TestMiddlewareNeedsTheDecorator(t *testing.T) {
 func TestMiddlewareAddedTwiceSettlesOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, ordering.Config{})
-		d := r.push("orders", "k", "1", "2")
+		d := r.push("orders", "k", "1", "2", "3")
 		r.handler = r.intake.Middleware(r.handler)
 		r.subscribe("orders")
 		r.finish(nil, "1")
-		r.wantEvents("+1", "-1", "+2")
+		r.wantEvents("+1", "-1", "+2") // not 3: the lane was given back once
 		r.finish(errTest, "2")
-		wantSettled(t, "acked", d[0])
+		r.finish(nil, "3")
+		wantSettled(t, "acked", d[0], d[2])
 		wantSettled(t, "nacked", d[1])
 		r.close()
 	})

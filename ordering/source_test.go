@@ -204,6 +204,7 @@ func (r *rig) subscribe(topic string) {
 			})
 		}
 	})
+	synctest.Wait() // all that can be read was read, and what can run runs
 }
 
 func (r *rig) note(event string) {

@@ -36,7 +36,7 @@ type Config struct {
 
 	// Key tells what a message is ordered by; see DefaultKey, the default, for what "" means. It gets
 	// the broker's message and must not change it. It runs in the goroutine that reads from the
-	// broker: it must be quick, and a panic in it ends the process.
+	// broker, so it must be quick. If it panics, that is logged, and DefaultKey decides.
 	Key func(*message.Message) string
 
 	// DrainTimeout is how long running handlers get to finish when the router is closed or the context
@@ -47,8 +47,8 @@ type Config struct {
 	// for the broker's subscriber to close its channel. Default 5 s.
 	CancelGrace time.Duration
 
-	// Logger gets the one error that nobody is there to take: that of a drain that began because the
-	// context of Router.Run ended. Default slog.Default.
+	// Logger gets the errors that nobody is there to take: a panic of Key, and a drain that failed
+	// after it began because the context of Router.Run ended. Default slog.Default.
 	Logger *slog.Logger
 }
 

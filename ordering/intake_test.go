@@ -1,8 +1,10 @@
 package ordering_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -434,6 +436,35 @@ func TestWhatWaitsRunsAfterTheSubscriberHasEnded(t *testing.T) {
 		r.finish(nil, "1", "2", "3")
 		wantSettled(t, "acked", all...)
 		r.wg.Wait() // the decorated channel was closed, too
+		r.close()
+	})
+}
+
+// A message that a Key function could not read took the whole process with it, at each start.
+func TestPanicOfKeyFallsBackToTheDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		r := newRig(t, ordering.Config{
+			Key:    func(msg *message.Message) string { return "custom-" + string(msg.Payload[:1]) },
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		d := r.push("orders", "k", "good", "bad")
+		d[1].msg.Payload = nil // a tombstone
+		r.handler = func(msg *message.Message) ([]*message.Message, error) {
+			r.note(flight.From(msg.Context()).Key)
+			return nil, nil
+		}
+		r.subscribe("orders")
+		r.mu.Lock()
+		keys := slices.Sorted(slices.Values(r.events))
+		r.mu.Unlock()
+		if want := []string{"custom-g", "k"}; !slices.Equal(keys, want) {
+			t.Errorf("keys = %q, want %q", keys, want)
+		}
+		if !strings.Contains(log.String(), "message=bad") {
+			t.Errorf("logged %q, want it to name the message", &log)
+		}
+		wantSettled(t, "acked", d...)
 		r.close()
 	})
 }

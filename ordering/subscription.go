@@ -168,16 +168,28 @@ func (s *subscription) newDelivery(msg *message.Message) *delivery {
 		},
 		sub: s,
 	}
-	if key := s.intake.cfg.Key; key != nil {
-		d.Key = key(msg)
-	} else {
+	if s.intake.cfg.Key == nil {
 		d.Key = defaultKey(d.Delivery, msg.Metadata)
+	} else {
+		d.Key = s.customKey(msg, d.Delivery)
 	}
 	if d.Delivery == nil {
 		d.Delivery = &s.bare
 	}
 	d.View.SetContext(d)
 	return d
+}
+
+// customKey survives a panic: a message that Key cannot read must reach the stages that can tell so.
+func (s *subscription) customKey(msg *message.Message, bd *brokers.Delivery) (key string) {
+	defer func() {
+		if p := recover(); p != nil {
+			key = defaultKey(bd, msg.Metadata)
+			s.intake.cfg.Logger.ErrorContext(msg.Context(), "ordering: Config.Key panicked; the default key is used",
+				"consumer", s.intake.cfg.Consumer, "topic", s.topic, "message", msg.UUID, "panic", p)
+		}
+	}()
+	return s.intake.cfg.Key(msg)
 }
 
 // release gives back a message that no lane has seen.

@@ -64,5 +64,6 @@ func validateName(field, value string) error {
 }
 
 // ErrTxEnded is returned by Once when the handler itself committed or rolled back the transaction.
-// That is a mistake in the handler: the store ends the transaction, together with the claim.
+// That is a mistake in the handler: the store ends the transaction, together with the claim. Stores mark
+// it permanent, for the handler would do it again.
 var ErrTxEnded = errors.New("inbox: the handler ended the transaction itself; return nil to commit and an error to roll back")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/stores/schema"
 )
@@ -45,7 +46,7 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 	}
 	if err := fn(ctx, tx.Tx); err != nil {
 		if errors.Is(tx.rollback(), sql.ErrTxDone) {
-			return false, errors.Join(err, failed("roll back", c, inbox.ErrTxEnded))
+			return false, errors.Join(err, failed("roll back", c, classify.Permanent(inbox.ErrTxEnded)))
 		}
 		// A rollback that failed otherwise has lost its connection, and the database rolls back.
 		return false, err
@@ -55,7 +56,7 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 	}
 	if err := tx.commit(); err != nil {
 		if errors.Is(err, sql.ErrTxDone) {
-			err = inbox.ErrTxEnded
+			err = classify.Permanent(inbox.ErrTxEnded)
 		}
 		return false, failed("commit", c, transient(err))
 	}

@@ -1,0 +1,67 @@
+package pgxstore_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/headrace-go/headrace/headracetest/outboxsuite"
+	"github.com/headrace-go/headrace/stores/pgxstore"
+)
+
+// outboxStore returns a store on a Postgres schema of its own.
+func outboxStore(t testing.TB) *pgxstore.Store {
+	t.Helper()
+	url := os.Getenv("HEADRACE_POSTGRES_URL")
+	if url == "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("HEADRACE_POSTGRES_URL is not set: run integration/servers start")
+		}
+		t.Skip("HEADRACE_POSTGRES_URL is not set: run integration/servers start")
+	}
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 20
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	name := fmt.Sprintf("outbox_%d_%d", os.Getpid(), time.Now().UnixNano())
+	store, err := pgxstore.New(pool, pgxstore.WithSchema(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Migrate(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), "DROP SCHEMA "+pgx.Identifier{name}.Sanitize()+" CASCADE"); err != nil {
+			t.Error(err)
+		}
+	})
+	return store
+}
+
+func TestOutbox(t *testing.T) {
+	outboxsuite.Run(t, func(t *testing.T) outboxsuite.Subject[pgx.Tx] {
+		store := outboxStore(t)
+		return outboxsuite.Subject[pgx.Tx]{
+			Source: store.Outbox(), Writer: store,
+			Begin: func(ctx context.Context) (pgx.Tx, func() error, func() error, error) {
+				tx, err := store.Pool().Begin(ctx)
+				if err != nil {
+					return nil, nil, nil, err
+				}
+				return tx, func() error { return tx.Commit(ctx) }, func() error { return tx.Rollback(ctx) }, nil
+			},
+		}
+	})
+}

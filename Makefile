@@ -1,0 +1,36 @@
+# make help lists the targets.
+
+GO ?= go
+# The linters are built from source at these versions; nothing is installed.
+GOLANGCI ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+.PHONY: help test race check lint tidy bench vuln servers stop soak
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+test: ## all tests with the race detector; real servers if integration/servers started them
+	$(GO) test -race ./...
+
+check: tidy lint test ## what CI runs, less the servers
+
+lint: ## formatting, vet and linters
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'gofmt would change these'; exit 1; }
+	$(GO) vet ./...
+	$(GOLANGCI) run ./...
+
+tidy: ## go.mod and go.sum are what the code needs
+	$(GO) mod tidy -diff
+
+vuln: ## known vulnerabilities; needs the vulnerability database
+	$(GOVULNCHECK) ./...
+
+bench: ## the comparison with a bare and a stock Watermill router; JSON=1 for JSON lines
+	@$(GO) run ./integration/bench $(if $(JSON),-json)
+
+servers: ## install and start the real servers of the integration tests
+	integration/servers start
+
+stop: ## stop them
+	integration/servers stop

@@ -1,0 +1,170 @@
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/event"
+	"github.com/headrace-go/headrace/middleware"
+	"github.com/headrace-go/headrace/ordering"
+	"github.com/headrace-go/headrace/poison"
+	"github.com/headrace-go/headrace/telemetry"
+)
+
+// line is a consumer in a run: its subscription, its intake and its stages.
+type line struct {
+	consumer   *Consumer
+	intake     *ordering.Intake
+	poison     *poison.Poison
+	telemetry  *telemetry.Consumer
+	subscriber message.Subscriber // decorated by the intake
+}
+
+// assemble opens c's subscription and builds its stages. Nothing is read yet.
+func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
+	r, cfg := c.runtime, &c.config
+	caps := r.config.Broker.Capabilities()
+	window, concurrency := c.bounds(caps)
+
+	intake, err := ordering.New(ordering.Config{
+		Consumer:     cfg.Name,
+		Window:       window,
+		Concurrency:  concurrency,
+		Key:          cfg.Key,
+		DrainTimeout: r.config.DrainTimeout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
+	}
+	tel := r.telemetry.Consumer(telemetry.ConsumerConfig{Consumer: cfg.Name, Topic: cfg.Topic, Classifier: cfg.Classifier})
+	dead, err := poison.New(poison.Config{
+		Consumer:       cfg.Name,
+		Publisher:      dlt,
+		Topic:          r.config.DeadLetterTopic,
+		Classifier:     cfg.Classifier,
+		MaxHeaderBytes: caps.MaxHeaderBytes,
+		Logger:         r.config.Logger,
+		ReadOnly:       c.readOnly(),
+		OnStored: func(ctx context.Context, rec poison.Record) {
+			tel.DeadLettered(ctx, rec.ErrorType, rec.Error)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
+	}
+	sub, err := r.config.Broker.Subscriber(brokers.Subscription{Consumer: cfg.Name, Topic: cfg.Topic, Window: window})
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s: open the subscription to %s: %w", cfg.Name, cfg.Topic, err)
+	}
+	decorated, err := intake.Decorate(sub)
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
+	}
+	return &line{consumer: c, intake: intake, poison: dead, telemetry: tel, subscriber: decorated}, nil
+}
+
+// stages returns the consumer's middleware, outermost first. The order is the architecture: see DESIGN.md.
+func (l *line) stages() ([]message.HandlerMiddleware, error) {
+	c := l.consumer
+	retryConfig := c.config.Retry
+	retryConfig.Classifier = c.config.Classifier
+	retryConfig.OnRetry = c.retried(l, retryConfig.OnRetry)
+	retryConfig.ReadOnly = c.readOnly()
+	retry, err := middleware.Retry(retryConfig)
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", c.config.Name, err)
+	}
+	stages := []message.HandlerMiddleware{
+		l.intake.Middleware,
+		l.telemetry.Middleware,
+		middleware.Correlation(middleware.CorrelationConfig{
+			Source:   c.runtime.source(),
+			Consumer: c.config.Name,
+			Identify: c.identify,
+		}),
+	}
+	if limit := c.runtime.config.Broker.Capabilities().PatienceLimit; limit > 0 {
+		stages = append(stages, holdFor(limit*8/10))
+	}
+	stages = append(stages,
+		c.settle,
+		l.poison.Middleware,
+		retry,
+		l.telemetry.Attempt,
+		middleware.Recover(),
+		needReceipt,
+	)
+	return append(stages, c.config.Middleware...), nil
+}
+
+// readOnly tells that nothing below the retries can write to the message: typed handlers do not see it, and
+// raw ones get a copy.
+func (c *Consumer) readOnly() bool { return len(c.config.Middleware) == 0 }
+
+// identify gives the message its id within the consumer: by the consumer's own function, else by event. A
+// message without any id has "", which only HandleTx refuses.
+func (c *Consumer) identify(msg *message.Message) string {
+	if c.config.ID != nil {
+		if id, err := event.NaturalID(c.config.ID(msg)); err == nil {
+			return id
+		}
+	}
+	id, err := event.Identify(msg, c.config.Topic)
+	if err != nil {
+		return ""
+	}
+	return id
+}
+
+// retried counts a retry and tells telemetry and the user's own hook.
+func (c *Consumer) retried(l *line, next func(context.Context, middleware.RetryEvent)) func(context.Context, middleware.RetryEvent) {
+	return func(ctx context.Context, e middleware.RetryEvent) {
+		c.counts.retries.Add(1)
+		l.telemetry.Retried(ctx, e.Delay, e.ErrorType)
+		if next != nil {
+			next(ctx, e)
+		}
+	}
+}
+
+// observe is what telemetry reads of the consumer when metrics are collected.
+func (l *line) observe() telemetry.ConsumerStats {
+	s := l.intake.Stats()
+	stats := telemetry.ConsumerStats{InFlight: s.InFlight, Waiting: s.Waiting, Blocked: l.poison.Blocked()}
+	if !s.OldestStart.IsZero() {
+		stats.Oldest = time.Since(s.OldestStart)
+	}
+	return stats
+}
+
+// bounds returns the window and the concurrency that the broker and the databases allow.
+func (c *Consumer) bounds(caps brokers.Capabilities) (window, concurrency int) {
+	window = first(c.config.Window, defaultWindow)
+	if caps.MaxUnacked > 0 {
+		window = min(window, caps.MaxUnacked)
+	}
+	concurrency = min(first(c.config.Concurrency, defaultConcurrency), window)
+	for _, db := range c.databases() {
+		if n := db.MaxConcurrency(); n > 0 {
+			concurrency = min(concurrency, n)
+		}
+	}
+	return window, concurrency
+}
+
+// holdFor ends the context of a delivery after limit, so that it is released before the broker's own hard
+// limit (RabbitMQ closes the channel, SQS delivers elsewhere).
+func holdFor(limit time.Duration) message.HandlerMiddleware {
+	return func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			ctx, cancel := context.WithTimeout(msg.Context(), limit)
+			defer cancel()
+			msg.SetContext(ctx)
+			return h(msg)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/inbox"
+)
+
+// AnyType registers a handler for every message that has no handler of its own type.
+const AnyType = "*"
+
+// Consumer is one subscription, one inbox scope and one stable name. It routes by event type, so that
+// messages of several types keep their order within a key. Register its handlers before Run.
+type Consumer struct {
+	runtime *Runtime
+	config  ConsumerConfig
+	routes  map[string]*route
+	counts  counts
+	errs    []error
+}
+
+// ConsumerConfig describes a consumer. Name and Topic are required.
+type ConsumerConfig struct {
+	// Name is stable for the life of the service: the broker's group and the inbox's scope have this
+	// name, so a changed name is a new consumer that sees every message again. Letters, digits, '.',
+	// '_' and '-'.
+	Name string
+
+	// Topic is what it reads.
+	Topic string
+
+	// Policy overrides the runtime's, field by field; its Middleware runs inside the runtime's.
+	Policy
+
+	// Key gives the lane of a message: equal keys run in order, one at a time. It must be pure.
+	// Default ordering.DefaultKey: the broker's key, else ce_partitionkey, else ce_subject.
+	Key func(*message.Message) string
+
+	// ID gives the identity of a message where a natural key serves better than the producer's id,
+	// such as an order number. It must be pure. An empty result falls back to event.Identify.
+	ID func(*message.Message) string
+
+	// Type gives the event type of a message that is not a CloudEvent. It must be pure.
+	// Default: such a message has the type "", and only an AnyType handler gets it.
+	Type func(*message.Message) string
+}
+
+// Consumer registers a consumer with the runtime's own policy.
+// A bad name or topic, or a second consumer of that name, is reported by Run.
+func (r *Runtime) Consumer(name, topic string) *Consumer {
+	return r.ConsumerWith(ConsumerConfig{Name: name, Topic: topic})
+}
+
+// ConsumerWith registers a consumer with settings of its own.
+// What is wrong with them is reported by Run.
+func (r *Runtime) ConsumerWith(cfg ConsumerConfig) *Consumer {
+	c := &Consumer{runtime: r, config: cfg, routes: map[string]*route{}}
+	owner := fmt.Sprintf("consumer %q", cfg.Name)
+	if !namePattern.MatchString(cfg.Name) {
+		c.reject(fmt.Errorf("%s: Name is %q: want 1 to 128 letters, digits, '.', '_' or '-'", owner, cfg.Name))
+	}
+	if cfg.Topic == "" {
+		c.reject(fmt.Errorf("%s: Topic is %q: want the topic it reads", owner, cfg.Topic))
+	}
+	if err := cfg.Policy.validate(owner); err != nil {
+		c.reject(err)
+	}
+	c.config.Policy = cfg.Policy.over(r.config.Policy)
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.started {
+		c.reject(fmt.Errorf("%s was registered after Run had begun", owner))
+	}
+	for _, other := range r.consumers {
+		if other.config.Name == cfg.Name {
+			c.reject(fmt.Errorf("%s was registered twice, for the topics %q and %q: give each its own name",
+				owner, other.config.Topic, cfg.Topic))
+		}
+	}
+	r.consumers = append(r.consumers, c)
+	return c
+}
+
+// Name returns the consumer's name.
+func (c *Consumer) Name() string { return c.config.Name }
+
+// reject keeps a wiring mistake for Run to report.
+func (c *Consumer) reject(err error) { c.errs = append(c.errs, err) }
+
+// check returns every wiring mistake of the consumer.
+func (c *Consumer) check() error {
+	errs := c.errs
+	if len(c.routes) == 0 {
+		errs = append(errs, fmt.Errorf("consumer %q has no handler: register one with Handle, HandleTx or HandleMessage", c.config.Name))
+	}
+	return errors.Join(errs...)
+}
+
+// databases returns the distinct inbox databases of the consumer's handlers.
+func (c *Consumer) databases() []inbox.Database {
+	var dbs []inbox.Database
+	for _, r := range c.routes {
+		if r.database != nil && !contains(dbs, r.database) {
+			dbs = append(dbs, r.database)
+		}
+	}
+	return dbs
+}
+
+// contains tells whether db is among dbs. A store behind inbox.Map counts as another one, which costs a
+// second check at start and nothing else.
+func contains(dbs []inbox.Database, db inbox.Database) bool {
+	return reflect.TypeOf(db).Comparable() && slices.Contains(dbs, db)
+}

@@ -1,0 +1,160 @@
+package runtime
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/event"
+	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/internal/flight"
+)
+
+// Handle registers fn for the events of one type. The event is decoded into T by the consumer's decoder;
+// event.FromContext gives its envelope.
+//
+// Handle is at-least-once: a crash between fn's effect and the ack runs fn again. An effect outside a
+// database needs a key of its own: event.MessageID(ctx) is the same for every delivery of the message.
+func Handle[T any](c *Consumer, eventType string, fn func(context.Context, T) error) {
+	c.add(eventType, &route{isNil: fn == nil, run: func(msg *message.Message) error {
+		v, ctx, err := decode[T](c, msg)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := c.limit(ctx)
+		defer cancel()
+		if err := fn(ctx, v); err != nil {
+			return limitError(ctx, err)
+		}
+		flight.Give(ctx, flight.Handled)
+		return nil
+	}})
+}
+
+// HandleTx registers fn for the events of one type and runs it in a transaction of store that also holds
+// the claim of the message's id: its effect, the claim and what it adds with outbox.Add commit together
+// or not at all, so that a message delivered twice takes effect once. fn neither commits nor rolls back.
+//
+// The time limit of fn starts after BEGIN and the claim. Each attempt has a transaction of its own.
+func HandleTx[Tx, T any](c *Consumer, eventType string, store inbox.Store[Tx], fn func(context.Context, Tx, T) error) {
+	if store == nil {
+		c.reject(fmt.Errorf("consumer %q: the store of the handler for %q is nil", c.config.Name, eventType))
+		return
+	}
+	c.add(eventType, &route{isNil: fn == nil, database: store, run: func(msg *message.Message) error {
+		v, ctx, err := decode[T](c, msg)
+		if err != nil {
+			return err
+		}
+		return inbox.Run(ctx, store, msg, func(ctx context.Context, tx Tx) error {
+			ctx, cancel := c.limit(ctx)
+			defer cancel()
+			return limitError(ctx, fn(ctx, tx, v))
+		})
+	}})
+}
+
+// HandleMessage registers fn for the raw messages of one type, or of [AnyType]. The message is the
+// handler's own: acking it, or changing its metadata, changes nothing elsewhere. At-least-once, as Handle.
+func HandleMessage(c *Consumer, eventType string, fn func(*message.Message) error) {
+	c.add(eventType, &route{isNil: fn == nil, raw: true, run: func(msg *message.Message) error {
+		ctx, cancel := c.limit(msg.Context())
+		defer cancel()
+		msg.SetContext(ctx)
+		if err := fn(msg); err != nil {
+			return limitError(ctx, err)
+		}
+		flight.Give(ctx, flight.Handled)
+		return nil
+	}})
+}
+
+// HandlePublish registers a Watermill handler for the raw messages of one type, or of [AnyType], whose
+// returned messages the runtime publishes to outTopic, confirmed, before it acks. If the publish fails
+// the whole attempt has failed and may publish again: the messages need stable ids (event.New inside the
+// handler gives them).
+func HandlePublish(c *Consumer, eventType, outTopic string, fn message.HandlerFunc) {
+	if outTopic == "" {
+		c.reject(fmt.Errorf("consumer %q: the output topic of the handler for %q is empty", c.config.Name, eventType))
+		return
+	}
+	c.add(eventType, &route{isNil: fn == nil, raw: true, run: func(msg *message.Message) error {
+		ctx, cancel := c.limit(msg.Context())
+		defer cancel()
+		msg.SetContext(ctx)
+		outputs, err := fn(msg)
+		if err != nil {
+			return limitError(ctx, err)
+		}
+		for _, out := range outputs {
+			out.SetContext(ctx)
+		}
+		if len(outputs) > 0 {
+			if err := c.runtime.Publisher().Publish(outTopic, outputs...); err != nil {
+				return fmt.Errorf("publish %d outputs to %s: %w", len(outputs), outTopic, err)
+			}
+		}
+		flight.Give(ctx, flight.Handled)
+		return nil
+	}})
+}
+
+// route runs the messages of one type. Its run gives the receipt.
+type route struct {
+	run      func(*message.Message) error
+	raw      bool           // it gets the message itself, and may change it
+	database inbox.Database // of HandleTx
+	isNil    bool
+}
+
+func (c *Consumer) add(eventType string, r *route) {
+	switch {
+	case r.isNil:
+		c.reject(fmt.Errorf("consumer %q: the handler for %q is nil", c.config.Name, eventType))
+	case eventType == "":
+		c.reject(fmt.Errorf("consumer %q: a handler's event type is %q: name one, or AnyType", c.config.Name, eventType))
+	case c.routes[eventType] != nil:
+		c.reject(fmt.Errorf("consumer %q: two handlers for %q: one type has one handler", c.config.Name, eventType))
+	default:
+		c.routes[eventType] = r
+	}
+}
+
+// decode gives the event's value and a context with its envelope.
+func decode[T any](c *Consumer, msg *message.Message) (T, context.Context, error) {
+	v, env, err := event.Decode[T](c.config.Decoder, msg)
+	if err != nil {
+		return v, nil, err
+	}
+	return v, event.NewContext(msg.Context(), &env), nil
+}
+
+// limit starts a handler's time limit.
+func (c *Consumer) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if c.config.Timeout == Off {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, c.config.Timeout, timeoutError(c.config.Timeout))
+}
+
+// timeoutError is the cause of a handler's context that ended by the time limit.
+type timeoutError time.Duration
+
+func (e timeoutError) Error() string {
+	return "handler ran longer than its limit of " + time.Duration(e).String()
+}
+func (e timeoutError) Timeout() bool   { return true }
+func (e timeoutError) Temporary() bool { return true }
+
+// limitError names the time limit in err if the limit is why ctx ended.
+func limitError(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if limit, ok := context.Cause(ctx).(timeoutError); ok {
+		return fmt.Errorf("%w: %w", limit, err)
+	}
+	return err
+}

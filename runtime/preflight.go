@@ -1,0 +1,116 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/inbox"
+)
+
+// preflight checks everything that can be known before the first message: the wiring, the settings
+// against what the broker and the databases can do, and the databases' schemas.
+func (r *Runtime) preflight(ctx context.Context) error {
+	var errs []error
+	if len(r.consumers) == 0 && len(r.relays) == 0 {
+		errs = append(errs, errors.New("the runtime has neither a consumer nor a relay: there is nothing to run"))
+	}
+	caps := r.config.Broker.Capabilities()
+	for _, c := range r.consumers {
+		errs = append(errs, c.check(), c.checkBroker(caps), c.checkPool())
+	}
+	errs = append(errs, r.checkFanOut(caps))
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, db := range r.databases() {
+		if err := db.Check(ctx); err != nil {
+			return fmt.Errorf("check the inbox database: %w", err)
+		}
+	}
+	r.warnRetention(ctx, caps)
+	return nil
+}
+
+// checkBroker refuses a retry budget that outlasts the broker's patience.
+func (c *Consumer) checkBroker(caps brokers.Capabilities) error {
+	patience := caps.Patience
+	if caps.ExtendsPatience {
+		patience = caps.PatienceLimit * 8 / 10 // a hold is released before the hard limit
+	}
+	if patience == 0 {
+		return nil
+	}
+	budget := c.config.Retry.Budget()
+	if budget >= patience {
+		return fmt.Errorf("consumer %q: Retry can hold a message for %v, but the broker %q delivers it again after %v: lower Retry.MaxElapsed or MaxDelay",
+			c.config.Name, budget, caps.System, patience)
+	}
+	if c.config.Timeout != Off && c.config.Timeout >= patience {
+		return fmt.Errorf("consumer %q: Timeout is %v, but the broker %q delivers a message again after %v: lower Timeout",
+			c.config.Name, c.config.Timeout, caps.System, patience)
+	}
+	return nil
+}
+
+// checkPool refuses a concurrency above a store's pool, which looks like an outage under load (fault L5).
+func (c *Consumer) checkPool() error {
+	for _, db := range c.databases() {
+		if n := db.MaxConcurrency(); n > 0 && c.config.Concurrency > n {
+			return fmt.Errorf("consumer %q: Concurrency is %d, but its store allows %d transactions at once: lower it or enlarge the pool",
+				c.config.Name, c.config.Concurrency, n)
+		}
+	}
+	return nil
+}
+
+// checkFanOut refuses two consumers of one topic where the broker would share the messages among them.
+func (r *Runtime) checkFanOut(caps brokers.Capabilities) error {
+	if caps.FanOut {
+		return nil
+	}
+	first := map[string]string{}
+	for _, c := range r.consumers {
+		if other, ok := first[c.config.Topic]; ok {
+			return fmt.Errorf("consumers %q and %q both read topic %q, but the broker %q does not give each of them every message",
+				other, c.config.Name, c.config.Topic, caps.System)
+		}
+		first[c.config.Topic] = c.config.Name
+	}
+	return nil
+}
+
+// warnRetention compares the inbox's memory with the oldest redelivery there can be.
+func (r *Runtime) warnRetention(ctx context.Context, caps brokers.Capabilities) {
+	if r.config.InboxRetention == Off {
+		return
+	}
+	for _, c := range r.consumers {
+		if len(c.databases()) == 0 {
+			continue
+		}
+		horizon := inbox.Horizon{
+			Broker:      caps.Retention,
+			Retry:       c.config.Retry.Budget(),
+			DeadLetters: r.config.DeadLetterRetention,
+		}
+		if err := horizon.Check(r.config.InboxRetention); err != nil {
+			r.config.Logger.WarnContext(ctx, "a redelivery may be older than the inbox remembers",
+				"consumer", c.config.Name, "error", err)
+		}
+	}
+}
+
+// databases returns the distinct databases of all consumers.
+func (r *Runtime) databases() []inbox.Database {
+	var dbs []inbox.Database
+	for _, c := range r.consumers {
+		for _, db := range c.databases() {
+			if !contains(dbs, db) {
+				dbs = append(dbs, db)
+			}
+		}
+	}
+	return dbs
+}

@@ -1,0 +1,111 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/outbox"
+	"github.com/headrace-go/headrace/telemetry"
+)
+
+// Runtime runs the consumers of one service. Make it with New, register consumers, handlers and relays,
+// then call Run once.
+type Runtime struct {
+	config    Config
+	telemetry *telemetry.Telemetry
+	publisher latePublisher
+	health    health
+
+	mu        sync.Mutex
+	consumers []*Consumer
+	relays    []*relay
+	started   bool
+
+	// stop ends a run from inside: a handler asked for it, or a part died. The first cause is kept.
+	stop context.CancelCauseFunc
+}
+
+// New checks cfg whole and returns a runtime, or an error that names each bad field and its value.
+// It does no I/O.
+func New(cfg Config) (*Runtime, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	tel, err := telemetry.New(telemetry.Config{
+		TracerProvider: cfg.TracerProvider,
+		MeterProvider:  cfg.MeterProvider,
+		Propagator:     cfg.Propagator,
+		System:         cfg.Broker.Capabilities().System,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("runtime.Config: telemetry: %w", err)
+	}
+	r := &Runtime{config: cfg, telemetry: tel}
+	r.health.runtime = r
+	return r, nil
+}
+
+// source is the CloudEvents source of the events that this service makes.
+func (r *Runtime) source() string { return "/" + r.config.Service }
+
+// Publisher returns the publisher of the runtime's broker, with a send span and trace headers for each
+// message. It may be taken at any time and works while Run does; before and after, Publish returns
+// [ErrNotRunning]. Its Close does nothing: the runtime owns it. Safe for concurrent use.
+//
+// What belongs to a database change is published with outbox.Add in the same transaction instead.
+func (r *Runtime) Publisher() message.Publisher { return &r.publisher }
+
+// ErrNotRunning is returned by the runtime's publisher before Run has opened the broker's and after
+// Run has closed it.
+var ErrNotRunning = errors.New("the runtime is not running: its publisher is not open")
+
+// latePublisher is handed out before the broker's publisher exists.
+type latePublisher struct {
+	open atomic.Pointer[message.Publisher]
+}
+
+func (p *latePublisher) Publish(topic string, msgs ...*message.Message) error {
+	pub := p.open.Load()
+	if pub == nil {
+		return ErrNotRunning
+	}
+	return (*pub).Publish(topic, msgs...)
+}
+
+func (*latePublisher) Close() error { return nil }
+
+// relay is an outbox relay whose life the runtime owns.
+type relay struct {
+	source outbox.Source
+	config outbox.RelayConfig
+	relay  atomic.Pointer[outbox.Relay]
+}
+
+// Relay makes the runtime publish what handlers and other code add to an outbox (store.Outbox()) with the
+// runtime's broker, until it has drained. A commit of HandleTx wakes it. It must be called before Run.
+func (r *Runtime) Relay(src outbox.Source, cfg outbox.RelayConfig) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.relays = append(r.relays, &relay{source: src, config: cfg})
+}
+
+// observe is what telemetry reads of the outbox when metrics are collected. It does no I/O.
+func (l *relay) observe(context.Context) (telemetry.OutboxStats, error) {
+	stats := l.relay.Load().Stats()
+	return telemetry.OutboxStats{Depth: int64(stats.Backlog.Rows), Oldest: stats.Oldest}, nil
+}
+
+// wakeRelays hints that rows were committed.
+func (r *Runtime) wakeRelays() {
+	for _, l := range r.relays {
+		if rel := l.relay.Load(); rel != nil {
+			rel.Wake()
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/classify"
+	"github.com/headrace-go/headrace/internal/flight"
+	"github.com/headrace-go/headrace/middleware"
+)
+
+// settle is the only place that acks, and only on a receipt (invariants I1 and I2). It is outside the
+// dead letters and inside the intake, which frees the lane when it returns.
+func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		ctx := msg.Context()
+		f := flight.From(ctx)
+		_, err := h(msg)
+
+		verdict := verdictOf(c, err)
+		if verdict == classify.VerdictDrop {
+			flight.Give(ctx, flight.Dropped)
+			c.runtime.config.Logger.LogAttrs(ctx, levelDebug, "message dropped", c.attrs(f, err)...)
+		}
+		receipt := f.Receipt()
+		switch {
+		case verdict <= classify.VerdictDrop && receipt != flight.NoReceipt:
+			f.Ack()
+			if receipt == flight.Committed && f.Outputs() > 0 {
+				c.runtime.wakeRelays()
+			}
+		case ctx.Err() != nil:
+			// Shutdown, a revoked partition or the end of a hold: not a failure, and never a nack,
+			// which some adapters answer with a resend loop (fault S5).
+			f.Release()
+		case verdict == classify.VerdictStop:
+			f.Release()
+			c.runtime.stop(fmt.Errorf("consumer %s was asked to stop by the handling of %s: %w", c.config.Name, f.ID, err))
+		default:
+			// No stage lets this happen; if one does, the message must come again.
+			c.runtime.config.Logger.LogAttrs(ctx, levelError, "message left without an outcome; it will be delivered again", c.attrs(f, err)...)
+			f.Nack()
+		}
+		c.counts.settled(f)
+		return nil, err
+	}
+}
+
+// verdictOf tells what was decided about err: by the stage that gave up, or else by the classifier.
+func verdictOf(c *Consumer, err error) classify.Verdict {
+	if err == nil {
+		return classify.VerdictNone
+	}
+	var gaveUp *middleware.GaveUpError
+	if errors.As(err, &gaveUp) {
+		return gaveUp.Verdict
+	}
+	return c.config.Classifier.Classify(err).Verdict
+}

@@ -1,0 +1,53 @@
+package runtime
+
+import (
+	"sync/atomic"
+
+	"github.com/headrace-go/headrace/internal/flight"
+)
+
+// Stats counts what became of a consumer's deliveries since Run began. Each delivery that was settled is
+// in exactly one of Effects to DeadLettered, or in Released.
+type Stats struct {
+	Deliveries   int64 // arrived at the stages
+	Effects      int64 // a handler succeeded; with HandleTx, committed
+	Duplicates   int64 // taken effect before; nothing was done
+	Stale        int64 // a newer version of the entity had been applied; nothing was done
+	Ignored      int64 // no handler for the type
+	Dropped      int64 // the handler's error said Drop
+	DeadLettered int64 // the dead letter is stored
+	Released     int64 // given back without a verdict: shutdown, a lost partition
+	Retries      int64 // attempts beyond the first
+}
+
+// Stats returns the consumer's counts. Safe for concurrent use.
+func (c *Consumer) Stats() Stats {
+	n := func(r flight.Receipt) int64 { return c.counts.receipts[r].Load() }
+	return Stats{
+		Deliveries:   c.counts.deliveries.Load(),
+		Effects:      n(flight.Handled) + n(flight.Committed),
+		Duplicates:   n(flight.Duplicate),
+		Stale:        n(flight.Stale),
+		Ignored:      n(flight.Ignored),
+		Dropped:      n(flight.Dropped),
+		DeadLettered: n(flight.DeadLettered),
+		Released:     c.counts.released.Load(),
+		Retries:      c.counts.retries.Load(),
+	}
+}
+
+// counts is the live form of Stats.
+type counts struct {
+	deliveries, released, retries atomic.Int64
+	receipts                      [flight.DeadLettered + 1]atomic.Int64
+}
+
+// settled counts a delivery by what it was settled with.
+func (n *counts) settled(f *flight.Flight) {
+	n.deliveries.Add(1)
+	if f.Settlement() == flight.Acked {
+		n.receipts[f.Receipt()].Add(1)
+		return
+	}
+	n.released.Add(1)
+}

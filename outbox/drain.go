@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -84,34 +83,30 @@ func (d *drain) page() (more bool, out outcome, err error) {
 	d.tenancy.narrow(g, p.Rows)
 	d.confirmed, d.blocked = d.confirmed[:0], nil
 	if len(p.Rows) > 0 {
-		out, err = d.publish(g, p.Rows, p.More)
+		out, err = d.publish(g, p.Rows)
 		if derr := d.delete(g); derr != nil || err != nil {
 			return false, stopped, errors.Join(err, derr)
 		}
 	}
-	if out == finished && !p.More && (len(t.held) > 0 || t.out != nil) {
+	if out == finished && !p.More {
 		t.forget(d.began)
 		if len(t.held) == 0 && t.out != nil { // nothing is left that could fail
 			t.recovered(time.Now())
 		}
-		d.note()
 	}
+	d.note()
 	return p.More, out, nil
 }
 
-// publish brings rows to the publisher, in order per lane. more says that there can be others behind
-// them.
-func (d *drain) publish(g *grant, rows []Row, more bool) (outcome, error) {
+// publish brings rows to the publisher, in order per lane.
+func (d *drain) publish(g *grant, rows []Row) (outcome, error) {
 	if d.t.out != nil {
-		i, heads := d.pick(rows)
-		out, err := d.single(g, &rows[i])
-		if out == failed && more && d.t.probe >= len(heads) {
-			d.pass(rows, heads)
-		}
-		if out != finished || err != nil {
+		// One row tells whether the topic is well again. If not, its lane is held, and another one's row
+		// is tried next time: it may be the row that is the trouble.
+		if out, err := d.oneByOne(g, rows[:1]); out != finished || err != nil {
 			return out, err
 		}
-		rows = slices.Delete(rows, i, i+1)
+		rows = rows[1:]
 	}
 	for len(rows) > 0 {
 		n := min(len(rows), d.cfg.Batch)
@@ -142,43 +137,12 @@ func (d *drain) skips(l string) bool {
 	return f != nil && f.next.After(d.began) || d.blocked[l]
 }
 
-// pick chooses the row that shall tell whether the topic is well again: the first row of a lane, another
-// lane each time. heads are all the first rows.
-func (d *drain) pick(rows []Row) (at int, heads []int) {
-	seen := map[string]bool{}
-	for i := range rows {
-		if l := lane(&rows[i]); !seen[l] {
-			seen[l] = true
-			heads = append(heads, i)
-		}
-	}
-	at = heads[d.t.probe%len(heads)]
-	d.t.probe++
-	return at, heads
-}
-
-// pass holds the lanes of a full page when each of them was tried in vain: the trouble may be theirs, and
-// the rows behind them are to be tried next.
-func (d *drain) pass(rows []Row, heads []int) {
-	if len(d.t.held)+len(heads) > maxHeldLanes {
-		clear(d.t.held) // all were tried: begin again
-	} else {
-		for _, i := range heads {
-			d.t.hold(&rows[i], time.Now(), d.t.out.err, d.cfg.BackoffMax, &d.cfg)
-		}
-	}
-	d.t.probe = 0
-}
-
 // batch publishes rows in one call, and where that fails one by one, so that each answers for itself.
 func (d *drain) batch(g *grant, rows []Row) (outcome, error) {
-	switch {
-	case len(rows) == 0:
-		return finished, nil
-	case !d.may(g, rows):
-		return stopped, nil
-	}
 	if len(rows) > 1 {
+		if !d.may(g, rows) {
+			return stopped, nil
+		}
 		err := d.send(rows)
 		if err == nil {
 			d.confirm(rows)
@@ -193,18 +157,13 @@ func (d *drain) batch(g *grant, rows []Row) (outcome, error) {
 }
 
 func (d *drain) oneByOne(g *grant, rows []Row) (outcome, error) {
-	before := len(d.confirmed)
-	answered := false // something was published or refused for good: the broker is there
-	failing := map[string]bool{}
-	var worst error
-	var after time.Duration
 	for i := range rows {
-		l := lane(&rows[i])
-		if d.skips(l) {
+		row := &rows[i]
+		if d.skips(lane(row)) {
 			continue
 		}
 		if !d.may(g, rows[i:i+1]) {
-			return d.settle(failing, len(d.confirmed) > before || answered, worst, after, stopped), nil
+			return stopped, nil
 		}
 		err := d.send(rows[i : i+1])
 		if err == nil {
@@ -214,87 +173,56 @@ func (d *drain) oneByOne(g *grant, rows []Row) (outcome, error) {
 		if d.work.Err() != nil {
 			return stopped, nil
 		}
-		res := d.cfg.Classifier.Classify(err)
-		switch res.Verdict {
+		d.failure(err)
+		switch res := d.cfg.Classifier.Classify(err); res.Verdict {
 		case classify.VerdictStop:
-			return stopped, d.fatal(&rows[i], err)
+			return stopped, &stopError{fmt.Errorf("outbox: publish row %d (message %s) to topic %q: %w", row.ID, row.UUID, d.t.name, err)}
 		case classify.VerdictPoison, classify.VerdictDrop:
-			if held, err := d.bury(g, &rows[i], res, err); err != nil || !held {
-				return stopped, err
-			}
-			answered = true
-		default:
-			failing[l] = true
-			worst, after = err, max(after, res.After)
-			d.t.hold(&rows[i], time.Now(), err, res.After, &d.cfg)
-			d.failure(err)
-			if len(failing) >= outageLanes && len(d.confirmed) == before && !answered {
-				return d.settle(failing, false, worst, after, failed), nil
-			}
-		}
-	}
-	return d.settle(failing, len(d.confirmed) > before || answered, worst, after, finished), nil
-}
-
-// settle decides whether what failed is the topic or some of its lanes.
-func (d *drain) settle(failing map[string]bool, answered bool, err error, after time.Duration, out outcome) outcome {
-	if len(failing) == 0 {
-		return out
-	}
-	if answered && len(d.t.held) <= maxHeldLanes {
-		d.note()
-		return out
-	}
-	// The lanes are not to blame: an outage uses up no attempts of theirs.
-	for l := range failing {
-		delete(d.t.held, l)
-	}
-	d.fail(err, after)
-	return failed
-}
-
-// fail records an outage of the topic.
-func (d *drain) fail(err error, after time.Duration) {
-	fresh := d.t.out == nil
-	d.t.stop(time.Now(), err, after, &d.cfg)
-	if fresh {
-		d.cfg.Logger.WarnContext(d.work, "outbox: topic cannot be published to; its rows wait", "topic", d.t.name, "error", err)
-	}
-	d.note()
-}
-
-// single publishes one row while the topic fails, and finds out whether it still does.
-func (d *drain) single(g *grant, row *Row) (outcome, error) {
-	one := []Row{*row}
-	if !d.may(g, one) {
-		return stopped, nil
-	}
-	err := d.send(one)
-	if err != nil {
-		if d.work.Err() != nil {
-			return stopped, nil
-		}
-		res := d.cfg.Classifier.Classify(err)
-		switch res.Verdict {
-		case classify.VerdictStop:
-			return stopped, d.fatal(row, err)
-		case classify.VerdictPoison, classify.VerdictDrop: // the broker has looked at it
 			if held, err := d.bury(g, row, res, err); err != nil || !held {
 				return stopped, err
 			}
+			d.answered()
 		default:
-			d.failure(err)
-			d.fail(err, res.After)
-			return failed, nil
+			if d.fail(row, err, res.After) {
+				return failed, nil
+			}
 		}
-	} else {
-		d.confirm(one)
 	}
-	d.cfg.Logger.InfoContext(d.work, "outbox: topic is published to again", "topic", d.t.name,
-		"attempts", d.t.out.attempts, "since", d.t.out.since)
-	d.t.recovered(time.Now())
-	d.note()
 	return finished, nil
+}
+
+// fail holds the row's lane and reports whether the topic as a whole fails. Lanes that have failed before
+// tell nothing about the topic.
+func (d *drain) fail(row *Row, err error, after time.Duration) bool {
+	now := time.Now()
+	fresh := d.t.held[lane(row)] == nil
+	if fresh && len(d.t.held) >= maxHeldLanes {
+		clear(d.t.held) // the page ends here, so that no row of theirs is let through
+		d.t.unanswered = outageLanes
+	} else if fresh {
+		d.t.unanswered++
+	}
+	d.t.hold(row, now, err, after, &d.cfg)
+	defer d.note()
+	if d.t.out == nil && (d.t.unanswered < outageLanes || !fresh) {
+		return false
+	}
+	if d.t.out == nil {
+		d.t.out = newFailure(now, &d.cfg)
+		d.cfg.Logger.WarnContext(d.work, "outbox: topic cannot be published to; its rows wait", "topic", d.t.name, "error", err)
+	}
+	d.t.out.again(now, err, after)
+	return true
+}
+
+// answered records that the broker has taken a row, or refused it for good: it is there.
+func (d *drain) answered() {
+	d.t.unanswered = 0
+	if d.t.out != nil {
+		d.cfg.Logger.InfoContext(d.work, "outbox: topic is published to again", "topic", d.t.name,
+			"attempts", d.t.out.attempts, "since", d.t.out.since)
+		d.t.recovered(time.Now())
+	}
 }
 
 // may reports whether a Publish of rows may begin now.
@@ -304,6 +232,7 @@ func (d *drain) may(g *grant, rows []Row) bool {
 
 // confirm counts rows as published.
 func (d *drain) confirm(rows []Row) {
+	d.answered()
 	for i := range rows {
 		d.confirmed = append(d.confirmed, rows[i].ID)
 		if len(d.t.held) > 0 {
@@ -336,12 +265,6 @@ func (d *drain) send(rows []Row) (err error) {
 	return d.pub.Publish(d.t.name, msgs...)
 }
 
-// fatal is the error of a publisher that wants everything to stop.
-func (d *drain) fatal(row *Row, err error) error {
-	d.failure(err)
-	return &stopError{fmt.Errorf("outbox: publish row %d (message %s) to topic %q: %w", row.ID, row.UUID, d.t.name, err)}
-}
-
 // stopError ends the relay.
 type stopError struct{ err error }
 
@@ -350,7 +273,6 @@ func (e *stopError) Unwrap() error { return e.err }
 
 // bury gives a row up. It repeats until the database has answered.
 func (d *drain) bury(g *grant, row *Row, res classify.Result, cause error) (held bool, err error) {
-	d.failure(cause)
 	b := Burial{
 		Topic: row.Topic, ID: row.ID, ErrorType: bounded(res.ErrorType, maxErrorType), Error: bounded(cause.Error(), maxErrorText),
 		Block: d.cfg.OnPoison == BlockKey && row.Key != "",

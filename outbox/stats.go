@@ -105,6 +105,11 @@ func (r *Relay) databaseError(ctx context.Context, err error) {
 // note publishes how the topic fares.
 func (d *drain) note() {
 	t := d.t
+	fails := t.out != nil || len(t.held) > 0
+	if !fails && !t.noted {
+		return
+	}
+	t.noted = fails
 	f := Failing{Topic: t.name, Lanes: len(t.held)}
 	for _, l := range t.held {
 		f.LaneAttempts = max(f.LaneAttempts, l.attempts)
@@ -115,7 +120,7 @@ func (d *drain) note() {
 	}
 	d.stats.mu.Lock()
 	defer d.stats.mu.Unlock()
-	if t.out == nil && len(t.held) == 0 {
+	if !fails {
 		delete(d.stats.failing, t.name)
 		return
 	}

@@ -10,7 +10,7 @@ import (
 const (
 	maxTopics    = 4_096 // topics, failing or not
 	maxHeldLanes = 200   // failing keys of one topic, left out by the query; more look like an outage
-	outageLanes  = 3     // keys that fail in a row, and none succeeds: an outage
+	outageLanes  = 3     // keys that begin to fail, and none succeeds: an outage
 )
 
 // topic is what the relay knows of one topic. It belongs to the main loop while the topic rests and to
@@ -22,10 +22,12 @@ type topic struct {
 	// before its time, so that none overtakes the first.
 	held map[string]*failure
 
-	// out is set while nothing at all can be published to the topic. probe counts the lanes that were
-	// tried since, so that a row that is itself the trouble is not tried for ever in place of others.
-	out   *failure
-	probe int
+	// unanswered counts the lanes that began to fail since the broker last took a row, or refused one for
+	// good. At outageLanes the topic itself is out: then one row at a time is tried.
+	unanswered int
+	out        *failure
+
+	noted bool // the failure is in the stats
 
 	// next is when the topic is to be looked at again because of a failure; the zero time: no matter.
 	next time.Time
@@ -106,17 +108,9 @@ func (t *topic) forget(at time.Time) {
 	}
 }
 
-// stop records that the topic as a whole fails.
-func (t *topic) stop(now time.Time, err error, after time.Duration, c *RelayConfig) {
-	if t.out == nil {
-		t.out = newFailure(now, c)
-	}
-	t.out.again(now, err, after)
-}
-
 // recovered ends an outage. Lanes that failed meanwhile are tried at once: it was not their fault.
 func (t *topic) recovered(now time.Time) {
-	t.out, t.probe = nil, 0
+	t.out = nil
 	for _, f := range t.held {
 		f.next = now
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/internal/deadline"
 )
 
 // TimeoutError says that an attempt failed because its time was up.
@@ -42,24 +44,29 @@ func Timeout(d time.Duration) message.HandlerMiddleware {
 		panic(fmt.Sprintf("middleware.Timeout: the limit is %v: want more than 0", d))
 	}
 	return func(h message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
+		return func(msg *message.Message) (out []*message.Message, err error) {
 			outer := msg.Context()
-			started := time.Now()
-			ctx, cancel := context.WithDeadline(outer, started.Add(d))
-			defer func() {
-				cancel()
-				msg.SetContext(outer)
-			}()
-			msg.SetContext(ctx)
-
-			out, err := h(msg)
-			if err != nil && outer.Err() == nil && isContextError(err) &&
-				errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				err = &TimeoutError{Limit: d, Took: time.Since(started), Err: err}
-			}
+			defer msg.SetContext(outer)
+			err = WithTimeout(outer, d, func(ctx context.Context) error {
+				msg.SetContext(ctx)
+				out, err = h(msg)
+				return err
+			})
 			return out, err
 		}
 	}
+}
+
+// WithTimeout is [Timeout] for any function: the runtime uses it where the limit begins after BEGIN.
+func WithTimeout(ctx context.Context, d time.Duration, f func(context.Context) error) error {
+	started := time.Now()
+	limited := deadline.New(ctx, started.Add(d))
+	defer limited.Stop()
+	err := f(limited)
+	if err != nil && isContextError(err) && limited.Expired() {
+		return &TimeoutError{Limit: d, Took: time.Since(started), Err: err}
+	}
+	return err
 }
 
 // isContextError tells whether err can come from a context that ended. Some libraries say canceled where

@@ -20,7 +20,7 @@ var rules = []struct {
 	mustNot  []string
 	reason   string
 }{
-	{"classify", []string{module + "...", "log...", "github.com/ThreeDotsLabs/...", "database/sql/driver", "github.com/jackc/..."},
+	{"classify", []string{module + "...", "log/slog", "github.com/...", "google.golang.org/...", "modernc.org/...", "go.opentelemetry.io/..."},
 		"classify judges an error and nothing else: no I/O, no log, no driver"},
 	{"event/...", []string{module + "runtime", module + "middleware", module + "brokers/*"},
 		"an event is the same whoever carries or handles it"},

@@ -36,6 +36,7 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 		Concurrency:  concurrency,
 		Key:          cfg.Key,
 		DrainTimeout: r.config.DrainTimeout,
+		Logger:       r.config.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)

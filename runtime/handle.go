@@ -3,13 +3,13 @@ package runtime
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/flight"
+	"github.com/headrace-go/headrace/middleware"
 )
 
 // Handle registers fn for the events of one type. The event is decoded into T by the consumer's decoder;
@@ -23,13 +23,7 @@ func Handle[T any](c *Consumer, eventType string, fn func(context.Context, T) er
 		if err != nil {
 			return err
 		}
-		ctx, cancel := c.limit(ctx)
-		defer cancel()
-		if err := fn(ctx, v); err != nil {
-			return limitError(ctx, err)
-		}
-		flight.Give(ctx, flight.Handled)
-		return nil
+		return handled(ctx, c.limited(ctx, func(ctx context.Context) error { return fn(ctx, v) }))
 	}})
 }
 
@@ -49,9 +43,7 @@ func HandleTx[Tx, T any](c *Consumer, eventType string, store inbox.Store[Tx], f
 			return err
 		}
 		return inbox.Run(ctx, store, msg, func(ctx context.Context, tx Tx) error {
-			ctx, cancel := c.limit(ctx)
-			defer cancel()
-			return limitError(ctx, fn(ctx, tx, v))
+			return c.limited(ctx, func(ctx context.Context) error { return fn(ctx, tx, v) })
 		})
 	}})
 }
@@ -60,14 +52,11 @@ func HandleTx[Tx, T any](c *Consumer, eventType string, store inbox.Store[Tx], f
 // handler's own: acking it, or changing its metadata, changes nothing elsewhere. At-least-once, as Handle.
 func HandleMessage(c *Consumer, eventType string, fn func(*message.Message) error) {
 	c.add(eventType, &route{isNil: fn == nil, raw: true, run: func(msg *message.Message) error {
-		ctx, cancel := c.limit(msg.Context())
-		defer cancel()
-		msg.SetContext(ctx)
-		if err := fn(msg); err != nil {
-			return limitError(ctx, err)
-		}
-		flight.Give(ctx, flight.Handled)
-		return nil
+		ctx := msg.Context()
+		return handled(ctx, c.limited(ctx, func(ctx context.Context) error {
+			msg.SetContext(ctx)
+			return fn(msg)
+		}))
 	}})
 }
 
@@ -81,24 +70,30 @@ func HandlePublish(c *Consumer, eventType, outTopic string, fn message.HandlerFu
 		return
 	}
 	c.add(eventType, &route{isNil: fn == nil, raw: true, run: func(msg *message.Message) error {
-		ctx, cancel := c.limit(msg.Context())
-		defer cancel()
-		msg.SetContext(ctx)
-		outputs, err := fn(msg)
-		if err != nil {
-			return limitError(ctx, err)
-		}
-		for _, out := range outputs {
-			out.SetContext(ctx)
-		}
-		if len(outputs) > 0 {
+		ctx := msg.Context()
+		return handled(ctx, c.limited(ctx, func(ctx context.Context) error {
+			msg.SetContext(ctx)
+			outputs, err := fn(msg)
+			if err != nil || len(outputs) == 0 {
+				return err
+			}
+			for _, out := range outputs {
+				out.SetContext(ctx)
+			}
 			if err := c.runtime.Publisher().Publish(outTopic, outputs...); err != nil {
 				return fmt.Errorf("publish %d outputs to %s: %w", len(outputs), outTopic, err)
 			}
-		}
-		flight.Give(ctx, flight.Handled)
-		return nil
+			return nil
+		}))
 	}})
+}
+
+// handled gives a plain handler's receipt if it returned nil.
+func handled(ctx context.Context, err error) error {
+	if err == nil {
+		flight.Give(ctx, flight.Handled)
+	}
+	return err
 }
 
 // route runs the messages of one type. Its run gives the receipt.
@@ -131,30 +126,10 @@ func decode[T any](c *Consumer, msg *message.Message) (T, context.Context, error
 	return v, event.NewContext(msg.Context(), &env), nil
 }
 
-// limit starts a handler's time limit.
-func (c *Consumer) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+// limited runs f within the handler's time limit.
+func (c *Consumer) limited(ctx context.Context, f func(context.Context) error) error {
 	if c.config.Timeout == Off {
-		return ctx, func() {}
+		return f(ctx)
 	}
-	return context.WithTimeoutCause(ctx, c.config.Timeout, timeoutError(c.config.Timeout))
-}
-
-// timeoutError is the cause of a handler's context that ended by the time limit.
-type timeoutError time.Duration
-
-func (e timeoutError) Error() string {
-	return "handler ran longer than its limit of " + time.Duration(e).String()
-}
-func (e timeoutError) Timeout() bool   { return true }
-func (e timeoutError) Temporary() bool { return true }
-
-// limitError names the time limit in err if the limit is why ctx ended.
-func limitError(ctx context.Context, err error) error {
-	if err == nil {
-		return nil
-	}
-	if limit, ok := context.Cause(ctx).(timeoutError); ok {
-		return fmt.Errorf("%w: %w", limit, err)
-	}
-	return err
+	return middleware.WithTimeout(ctx, c.config.Timeout, f)
 }

@@ -85,10 +85,10 @@ func (c RetryConfig) Validate() error {
 	switch {
 	case c.MaxAttempts < 1:
 		return bad("MaxAttempts", c.MaxAttempts, "1 or more, or 0 for the default")
-	case c.InitialDelay < 0:
-		return bad("InitialDelay", c.InitialDelay, "a positive duration, or 0 for the default")
 	case c.MaxDelay < 0:
 		return bad("MaxDelay", c.MaxDelay, "a positive duration, or 0 for the default")
+	case c.InitialDelay < 0:
+		return bad("InitialDelay", c.InitialDelay, "a positive duration, or 0 for the default")
 	case c.MaxDelay < c.InitialDelay:
 		return bad("MaxDelay", c.MaxDelay, fmt.Sprintf("at least InitialDelay, %v", c.InitialDelay))
 	case !(c.Multiplier >= 1) || math.IsInf(c.Multiplier, 1):

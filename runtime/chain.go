@@ -9,6 +9,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/event"
+	"github.com/headrace-go/headrace/internal/flight"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/ordering"
 	"github.com/headrace-go/headrace/poison"
@@ -80,6 +81,7 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 		return nil, fmt.Errorf("consumer %s: %w", c.config.Name, err)
 	}
 	stages := []message.HandlerMiddleware{
+		settled,
 		l.intake.Middleware,
 		l.telemetry.Middleware,
 		middleware.Correlation(middleware.CorrelationConfig{
@@ -102,14 +104,32 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 	return append(stages, c.config.Middleware...), nil
 }
 
+// settled keeps from the router the errors of messages that our stages have settled and reported: it would log
+// them again. What else reaches the router is a mistake of ours and is logged.
+func settled(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		_, err := h(msg)
+		if f := flight.From(msg.Context()); f != nil && f.Settlement() != flight.Unsettled {
+			err = nil
+		}
+		return nil, err
+	}
+}
+
 // readOnly tells that nothing below the retries can write to the message: typed handlers do not see it, and
 // raw ones get a copy.
 func (c *Consumer) readOnly() bool { return len(c.config.Middleware) == 0 }
 
 // identify gives the message its id within the consumer: by the consumer's own function, else by event. A
-// message without any id has "", which only HandleTx refuses.
-func (c *Consumer) identify(msg *message.Message) string {
+// message without any id has "", which only HandleTx refuses. If the function panics the id is "" too:
+// dispatch calls it again, where a panic is the message's failure.
+func (c *Consumer) identify(msg *message.Message) (id string) {
 	if c.config.ID != nil {
+		defer func() {
+			if recover() != nil {
+				id = ""
+			}
+		}()
 		if id, err := event.NaturalID(c.config.ID(msg)); err == nil {
 			return id
 		}

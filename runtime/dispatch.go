@@ -35,6 +35,9 @@ func (c *Consumer) dispatch(msg *message.Message) ([]*message.Message, error) {
 	if err := f.Delivery.DecodeError; err != nil {
 		return nil, classify.Permanent(fmt.Errorf("message from %s cannot be decoded: %w", f.Topic, err))
 	}
+	if f.ID == "" && c.config.ID != nil {
+		_ = c.config.ID(msg) // see identify
+	}
 	eventType, err := event.TypeOf(msg)
 	if err != nil {
 		return nil, err

@@ -81,7 +81,7 @@ func (b *bench) start() {
 	go func() { b.ended <- b.rt.Run(ctx) }()
 	b.t.Cleanup(func() {
 		if b.ended != nil {
-			b.stop()
+			_ = b.stop()
 		}
 	})
 }

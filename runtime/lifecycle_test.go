@@ -242,6 +242,59 @@ func TestD2DeadLetterThatCannotBeWrittenHoldsItsKeyAndShowsInHealth(t *testing.T
 	b.mustStop()
 }
 
+func TestHoldEndsByReleaseBeforeTheBrokersHardLimit(t *testing.T) {
+	// A delivery held for longer than 30 minutes closed RabbitMQ's channel, with everything on it.
+	var down atomic.Bool
+	down.Store(true)
+	b := newBench(t, func(c *runtime.Config) {
+		caps := c.Broker.Capabilities()
+		caps.ExtendsPatience, caps.PatienceLimit = true, 50*time.Millisecond
+		c.Broker = failing{Broker: capable{c.Broker, caps}, dlt: &down}
+		c.Retry.MaxRetryAfter = time.Millisecond
+		c.Timeout = 10 * time.Millisecond
+	})
+	c := b.rt.Consumer("billing", "orders")
+	runtime.Handle(c, "order.placed", func(context.Context, order) error { return classify.Permanent(errBroken) })
+	b.publish("orders", placed(t, "1"))
+	b.start()
+	b.eventually("released", func() bool { return c.Stats().Released > 0 })
+	down.Store(false)
+	b.dead("orders", 1)
+	b.eventually("acked", func() bool { return b.unacked("orders", "billing") == 0 })
+	b.mustStop()
+}
+
+func TestPanicOfTheConsumersOwnFunctionsIsTheMessagesFailure(t *testing.T) {
+	for _, field := range []string{"ID", "Type", "Key"} {
+		t.Run(field, func(t *testing.T) {
+			cfg := runtime.ConsumerConfig{Name: "billing", Topic: "orders"}
+			boom := func(*message.Message) string { panic("boom") }
+			switch field {
+			case "ID":
+				cfg.ID = boom
+			case "Type":
+				cfg.Type = boom
+			case "Key":
+				cfg.Key = boom
+			}
+			b := newBench(t, nil)
+			c := b.rt.ConsumerWith(cfg)
+			runtime.HandleMessage(c, runtime.AnyType, func(*message.Message) error { return nil })
+			b.publish("orders", message.NewMessage("1", []byte("x")))
+			b.start()
+			if field == "Key" { // the intake falls back to the default key, and says so
+				b.eventually("handled", func() bool { return c.Stats().Effects == 1 })
+			} else if rec := parseDead(t, b.dead("orders", 1)[0]); !strings.Contains(rec.Error, "boom") {
+				t.Errorf("dead letter says %q, want the panic's value", rec.Error)
+			}
+			b.mustStop()
+			if left := b.unacked("orders", "billing"); left != 0 {
+				t.Errorf("%d messages un-acked, want 0", left)
+			}
+		})
+	}
+}
+
 func TestMissingTableIsNamedBeforeAnythingIsRead(t *testing.T) {
 	store, err := sqlite.Open(t.TempDir() + "/empty.db")
 	if err != nil {

@@ -14,14 +14,11 @@ const (
 	levelError = slog.LevelError
 )
 
-// routerLogger brings the router's logs to slog: its errors as errors, its life as debug. The router logs
-// each message at Trace and an error for each failed one, which our stages have told already.
+// routerLogger brings the router's logs to slog: its errors as errors, its life as debug, and nothing of what it
+// logs at Trace for each message.
 type routerLogger struct{ log *slog.Logger }
 
 func (l routerLogger) Error(msg string, err error, fields watermill.LogFields) {
-	if _, perMessage := fields["message_uuid"]; perMessage {
-		return
-	}
 	l.write(slog.LevelError, msg, fields, slog.Any("error", err))
 }
 

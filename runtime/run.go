@@ -39,7 +39,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	if err == nil {
 		r.health.set(healthRunning)
 		<-runCtx.Done()
-		if cause := context.Cause(runCtx); ctx.Err() == nil && cause != errPartEnded {
+		if cause := context.Cause(runCtx); ctx.Err() == nil && !errors.Is(cause, errPartEnded) {
 			err = cause // the run was stopped from inside
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -163,7 +162,7 @@ func withIntake(l *load) error {
 func headrace(l *load, cfg runtime.Config) error {
 	cfg.Service = "bench"
 	cfg.Broker = l.broker
-	cfg.Logger = slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError}))
+	cfg.Logger = slog.New(slog.DiscardHandler)
 	cfg.Window = window
 	rt, err := runtime.New(cfg)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestContextBehavesAsWithDeadline(t *testing.T) {
 			start := time.Now()
 			ctx, stop := make(parent)
 			defer stop()
-			var child context.Context = ctx
+			child := ctx
 			if arm {
 				c, cancel := context.WithCancel(ctx)
 				defer cancel()

@@ -1,0 +1,552 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/headrace-go/headrace/ordering"
+)
+
+// The settler looks at the oldest held delivery all the time and, when there are more, at all of them from time to
+// time: a message has no callback for its ack, and a goroutine for each would cost more.
+const (
+	scanFast = time.Millisecond      // after a scan that found something
+	scanSlow = 10 * time.Millisecond // after several that found nothing
+)
+
+// partitionID names a partition.
+type partitionID struct {
+	topic     string
+	partition int32
+}
+
+// assignment is the time for which a subscription owns a partition. One goroutine, run, decides what is handed over, hands it
+// over, and settles it. It ends with freeze.
+//
+//	buffer (push, by the poller) -> admit: tracker, lanes -> next -> out -> held -> acked: tracker
+//	                                                             ^----- back <-' nacked, released
+type assignment struct {
+	m *member
+	partitionID
+	incarnation string
+	ctx         context.Context // of its deliveries
+	cancel      context.CancelCauseFunc
+	share       share
+
+	kick     chan struct{} // something to do; capacity 1
+	stopOnce sync.Once
+	detach   func() bool
+	stopping chan struct{} // closed: hand nothing over any more
+	quiet    chan struct{} // closed: stopped, and nothing is held
+	freezing chan struct{} // closed: settle nothing any more
+	frozen   chan struct{} // closed: run has returned
+	released atomic.Bool   // some held delivery was released
+
+	mu       sync.Mutex
+	buffer   fifo[*kgo.Record]
+	bytes    int   // in buffer
+	last     int64 // offset of the last that was pushed
+	stored   int   // records in buffer and in lanes
+	paused   bool  // the client does not fetch it
+	tracker  *ordering.Tracker
+	skip     sparse
+	sent     string // the metadata of the last commit
+	tight    bool   // the metadata did not fit
+	high     int64  // the end of the partition, as last heard; -1
+	position int64  // committed before it was assigned; -1
+
+	// Only run's goroutine uses these.
+	lanes  lanes
+	next   *hold     // taken, and not yet received by anybody
+	slot   bool      // there is a slot in the window for next
+	again  *hold     // the next redelivery, which has kept its slot
+	held   []*hold   // in order of delivery, without those that were settled
+	back   []*hold   // given back, by offset
+	backAt time.Time // the first time when one of back may come again, or before
+	old    []*hold   // of earlier assignments of the partition
+	scan   time.Duration
+	scanAt time.Time
+	timer  *time.Timer
+	rings  time.Time // when timer rings; zero: not set
+
+	ask chan chan<- PartitionStats // for stats, which run answers
+}
+
+func newAssignment(ctx context.Context, m *member, id partitionID, old []*hold) *assignment {
+	a := &assignment{
+		m:           m,
+		partitionID: id,
+		kick:        make(chan struct{}, 1),
+		stopping:    make(chan struct{}),
+		quiet:       make(chan struct{}),
+		freezing:    make(chan struct{}),
+		frozen:      make(chan struct{}),
+		ask:         make(chan chan<- PartitionStats),
+		last:        -1,
+		high:        -1,
+		position:    -1,
+		lanes:       newLanes(m.limits.key),
+		old:         old,
+		scan:        scanFast,
+	}
+	a.ctx, a.cancel = context.WithCancelCause(ctx)
+	a.share.ring = a.ring
+	for _, h := range old {
+		a.lanes.addOld(h.key)
+	}
+	m.budget.join(&a.share)
+	a.detach = context.AfterFunc(ctx, a.stop) // the end of the subscription
+	return a
+}
+
+func (a *assignment) ring() {
+	select {
+	case a.kick <- struct{}{}:
+	default: // a kick is waiting already
+	}
+}
+
+// push takes what was fetched, of ascending offsets. It does not block. It returns false, and takes nothing, if the offsets went
+// back: the log was truncated, or the topic was made anew.
+func (a *assignment) push(records []*kgo.Record) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(records) == 0 {
+		return true
+	}
+	if records[0].Offset <= a.last {
+		return false
+	}
+	for _, r := range records {
+		a.buffer.push(r)
+		a.bytes += size(r)
+	}
+	a.stored += len(records)
+	a.last = records[len(records)-1].Offset
+	a.ring()
+	return true
+}
+
+func size(r *kgo.Record) int { return len(r.Key) + len(r.Value) + 64 }
+
+// heard takes what a fetch tells of the partition.
+func (a *assignment) heard(topicID [16]byte, p kgo.FetchPartition) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.incarnation == "" && topicID != [16]byte{} {
+		a.incarnation = hex.EncodeToString(topicID[:])
+	}
+	if p.Err == nil {
+		a.high = p.HighWatermark
+	}
+}
+
+// full reports whether enough is stored.
+func (a *assignment) full() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.fullLocked()
+}
+
+func (a *assignment) fullLocked() bool {
+	return a.stored >= a.m.limits.records || a.bytes >= a.m.limits.bytes
+}
+
+// pauseIfFull stops the fetches of the partition until half of what is stored was handed over.
+func (a *assignment) pauseIfFull() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.fullLocked() && !a.paused {
+		a.paused = true
+		a.m.client.PauseFetchPartitions(map[string][]int32{a.topic: {a.partition}})
+	}
+}
+
+// drainedLocked resumes the fetches when there is room. a.mu is held.
+func (a *assignment) drainedLocked() {
+	if a.stored > a.m.limits.records/2 || a.bytes > a.m.limits.bytes/2 {
+		return
+	}
+	a.m.room()
+	if a.paused {
+		a.paused = false
+		a.m.client.ResumeFetchPartitions(map[string][]int32{a.topic: {a.partition}})
+	}
+}
+
+func (a *assignment) run() {
+	defer close(a.frozen)
+	a.timer = time.NewTimer(time.Hour)
+	a.timer.Stop()
+	defer a.timer.Stop()
+	stopping := a.stopping
+	for {
+		if stopping != nil && a.m.ctx.Err() != nil {
+			// At once: select would choose at random between this and a reader who takes all there is.
+			a.stop()
+			stopping = nil
+			a.drop()
+		}
+		var again time.Time
+		if stopping != nil {
+			again = a.choose()
+		}
+		if a.next != nil && !a.slot {
+			a.slot = a.m.budget.acquire(&a.share)
+		}
+		var (
+			out         chan<- *message.Message
+			msg         *message.Message
+			ack, nacked <-chan struct{}
+		)
+		offer := a.next
+		if a.again != nil {
+			offer = a.again
+		}
+		if offer != nil && (a.slot || offer == a.again) {
+			out, msg = a.m.out, offer.msg
+		}
+		if len(a.held) > 0 {
+			ack, nacked = a.held[0].msg.Acked(), a.held[0].msg.Nacked()
+		}
+		if (len(a.held) > 1 || len(a.old) > 0) && a.scanAt.IsZero() {
+			a.scanAt = time.Now().Add(a.scan)
+		}
+		a.setTimer(again)
+		select {
+		case out <- msg:
+			a.handedOver(offer)
+		case <-ack:
+			a.settleFront()
+		case <-nacked:
+			a.settleFront()
+		case <-a.kick:
+			if a.released.Swap(false) {
+				a.settleAll()
+			}
+		case <-a.timer.C:
+			a.rings = time.Time{}
+			if !a.scanAt.IsZero() && !time.Now().Before(a.scanAt) {
+				a.scanAt = time.Time{}
+				a.scanAll()
+			}
+		case answer := <-a.ask:
+			answer <- a.stats() // has room
+		case <-stopping:
+			stopping = nil
+			a.drop()
+		case <-a.freezing:
+			a.settleAll()
+			a.drop()
+			return
+		}
+		if stopping == nil && len(a.held) == 0 {
+			select {
+			case <-a.quiet:
+			default:
+				close(a.quiet)
+			}
+		}
+	}
+}
+
+// setTimer makes the timer ring at the next scan or at again, or before.
+func (a *assignment) setTimer(again time.Time) {
+	at := a.scanAt
+	if at.IsZero() || !again.IsZero() && again.Before(at) {
+		at = again
+	}
+	if at.IsZero() || !a.rings.IsZero() && !at.Before(a.rings) {
+		return
+	}
+	a.rings = at
+	a.timer.Reset(time.Until(at))
+}
+
+// choose decides what is handed over next. If there may be more later it returns when to ask again.
+func (a *assignment) choose() (again time.Time) {
+	if a.again == nil {
+		a.again, again = a.dueAgain()
+	}
+	if a.next != nil {
+		return again
+	}
+	e, ok := a.lanes.next()
+	if !ok {
+		if a.admit(); a.lanes.ready.len() == 0 {
+			return again
+		}
+		e, _ = a.lanes.next()
+	}
+	a.next = a.newHold(e.record, e.key)
+	return again
+}
+
+// dueAgain returns the first delivery that was given back and may come again. Of one key they go in order.
+func (a *assignment) dueAgain() (h *hold, again time.Time) {
+	if len(a.back) == 0 {
+		return nil, time.Time{}
+	}
+	now := time.Now()
+	if now.Before(a.backAt) {
+		return nil, a.backAt
+	}
+	seen := make(map[uint64]struct{}, len(a.back))
+	for i, h := range a.back {
+		if _, behind := seen[h.key]; behind && h.key != keyless {
+			continue
+		}
+		seen[h.key] = struct{}{}
+		if now.Before(h.due) {
+			if again.IsZero() || h.due.Before(again) {
+				again = h.due
+			}
+			continue
+		}
+		a.back = slices.Delete(a.back, i, i+1)
+		h.released.Store(false)
+		h.prepare()
+		return h, time.Time{}
+	}
+	a.backAt = again
+	return nil, again
+}
+
+// admit moves records from the buffer to the lanes until one may go. What was complete in an earlier life of the
+// partition is done at once.
+func (a *assignment) admit() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	moved := false
+	for a.lanes.ready.len() == 0 && a.buffer.len() > 0 {
+		r := a.buffer.front()
+		if a.tracker == nil {
+			// Not the committed offset: nobody knows its epoch, and nothing lies between.
+			a.tracker = ordering.NewTracker(ordering.Position{Offset: r.Offset, Epoch: r.LeaderEpoch}, a.m.limits.span)
+		}
+		if !a.inSpan(r.Offset) {
+			a.m.commitSoon()
+			break
+		}
+		if err := a.tracker.Dispatch(ordering.Position{Offset: r.Offset, Epoch: r.LeaderEpoch}); err != nil {
+			break // it is full: the span is, and was not seen to be since offsets are missing
+		}
+		a.buffer.pop()
+		a.bytes -= size(r)
+		moved = true
+		if a.skip.has(r.Offset, r.LeaderEpoch) {
+			a.tracker.Done(r.Offset)
+			a.stored--
+			continue
+		}
+		before := a.lanes.waiting
+		a.lanes.add(r, keyOf(r))
+		if a.lanes.waiting == before {
+			a.stored--
+		}
+	}
+	if moved {
+		a.drainedLocked()
+	}
+}
+
+// inSpan reports whether the record at offset may be handed over without making the span too long. a.mu is held.
+func (a *assignment) inSpan(offset int64) bool {
+	limit := int64(a.m.limits.span)
+	if a.tight {
+		limit /= 4
+	}
+	committed := a.tracker.Committed()
+	// Where offsets are missing, the next one can be beyond any span.
+	return offset-committed < limit || a.tracker.Incomplete() == 0 && a.tracker.Next().Offset == committed
+}
+
+func (a *assignment) handedOver(h *hold) {
+	if h == a.again {
+		a.again = nil
+		a.lanes.goesAgain(h.key)
+		a.moved()
+	} else {
+		a.next, a.slot = nil, false
+		h.since = time.Now()
+	}
+	a.held = append(a.held, h)
+}
+
+// moved brings stored up to date after lanes have moved.
+func (a *assignment) moved() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := a.buffer.len() + a.lanes.waiting; n != a.stored {
+		a.stored = n
+		a.drainedLocked()
+	}
+}
+
+// settleFront settles the oldest deliveries as far as they can be.
+func (a *assignment) settleFront() {
+	n := 0
+	for n < len(a.held) && a.held[n].verdict() != undecided {
+		n++
+	}
+	a.settle(a.held[:n])
+	a.held = slices.Delete(a.held, 0, n)
+}
+
+// settleAll settles whatever can be, and reports whether that was anything.
+func (a *assignment) settleAll() bool {
+	var decided []*hold
+	a.held = slices.DeleteFunc(a.held, func(h *hold) bool {
+		if h.verdict() == undecided {
+			return false
+		}
+		decided = append(decided, h)
+		return true
+	})
+	a.settle(decided)
+	return len(decided) > 0
+}
+
+// scanAll is the look at everything that was not looked at all the time.
+func (a *assignment) scanAll() {
+	found := a.settleAll()
+	n := len(a.old)
+	a.old = slices.DeleteFunc(a.old, func(h *hold) bool {
+		if !h.ended() {
+			return false
+		}
+		a.lanes.oldEnded(h.key)
+		return true
+	})
+	if len(a.old) < n {
+		a.moved()
+		found = true
+	}
+	if found {
+		a.scan = scanFast
+	} else {
+		a.scan = min(2*a.scan, scanSlow)
+	}
+}
+
+// settle takes decided deliveries, which are in held no more.
+func (a *assignment) settle(decided []*hold) {
+	if len(decided) == 0 {
+		return
+	}
+	slots := 0
+	now := time.Now()
+	a.mu.Lock()
+	for _, h := range decided {
+		h.cancel()
+		if h.verdict() == acked {
+			a.tracker.Done(h.record.Offset)
+			a.lanes.acked(h.key)
+			slots++
+			continue
+		}
+		h.returns++
+		h.due = now.Add(a.m.config.nackDelay(h.returns))
+		i, _ := slices.BinarySearchFunc(a.back, h, func(b, h *hold) int { return cmp.Compare(b.record.Offset, h.record.Offset) })
+		a.back = slices.Insert(a.back, i, h)
+		if len(a.back) == 1 || h.due.Before(a.backAt) {
+			a.backAt = h.due
+		}
+		a.lanes.gaveBack(h.key)
+	}
+	if n := a.buffer.len() + a.lanes.waiting; n != a.stored {
+		a.stored = n
+		a.drainedLocked()
+	}
+	a.mu.Unlock()
+	a.m.budget.release(&a.share, slots)
+}
+
+// drop forgets whatever was not handed over, or was given back. The next owner gets it.
+func (a *assignment) drop() {
+	slots := len(a.back)
+	if a.next != nil {
+		a.next.cancel()
+		if a.slot {
+			slots++
+		}
+	}
+	if a.again != nil {
+		a.again.cancel()
+		slots++
+	}
+	a.next, a.slot, a.again, a.back = nil, false, nil, nil
+	a.lanes = newLanes(a.m.limits.key)
+	for _, h := range a.held {
+		a.lanes.lane(h.key).held++
+	}
+	for _, h := range a.old {
+		a.lanes.addOld(h.key)
+	}
+	a.mu.Lock()
+	a.buffer = fifo[*kgo.Record]{}
+	a.bytes, a.stored = 0, 0
+	a.mu.Unlock()
+	a.m.budget.withdraw(&a.share)
+	a.m.budget.release(&a.share, slots)
+}
+
+// stop lets nothing more be handed over.
+func (a *assignment) stop() { a.stopOnce.Do(func() { close(a.stopping) }) }
+
+// freeze ends the assignment for cause, and returns the deliveries whose handlers may still run. Call it once. Afterwards the
+// tracker tells what is complete.
+func (a *assignment) freeze(cause error) (running []*hold) {
+	close(a.freezing)
+	<-a.frozen
+	a.m.budget.leave(&a.share)
+	a.detach()
+	a.cancel(cause)
+	return slices.Concat(a.old, a.held)
+}
+
+// beginCommit returns what to commit, if there is news. Every true is followed by endCommit.
+func (a *assignment) beginCommit(limit int) (p ordering.Position, metadata string, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.tracker == nil {
+		return p, "", false
+	}
+	p = a.tracker.Next()
+	fits := true
+	if limit > 0 && a.tracker.Incomplete() > 0 {
+		beyond := a.tracker.AppendBeyond(nil, a.m.limits.span)
+		metadata, fits = appendRuns(nil, beyond).encode(p.Offset, limit)
+	}
+	a.tight = !fits
+	if _, advanced := a.tracker.BeginCommit(); !advanced {
+		if metadata == a.sent {
+			return p, "", false
+		}
+	}
+	a.sent = metadata
+	return p, metadata, true
+}
+
+// endCommit tells what became of the commit.
+func (a *assignment) endCommit(p ordering.Position, stored bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.tracker.Committed() < p.Offset {
+		a.tracker.EndCommit(stored)
+	}
+	if !stored {
+		a.sent = "?" // no metadata of ours: the next commit is news
+		return
+	}
+	a.position = p.Offset
+	a.ring() // the span may have room now
+}

@@ -1,0 +1,56 @@
+package kafka_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
+
+	"github.com/headrace-go/headrace/brokers/kafka"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake starts a cluster in the process, which ends with the test, and returns its seeds.
+func fake(tb testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
+	tb.Helper()
+	c, err := kfake.NewCluster(append([]kfake.Opt{
+		kfake.NumBrokers(1),
+		kfake.GroupMinSessionTimeout(100 * time.Millisecond),
+	}, opts...)...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(c.Close)
+	return c, c.ListenAddrs()
+}
+
+// fast are options that make a group find out about its members in less than a second.
+func fast() []kgo.Opt {
+	return []kgo.Opt{
+		kgo.HeartbeatInterval(50 * time.Millisecond),
+		kgo.SessionTimeout(6 * time.Second),
+		kgo.MetadataMinAge(50 * time.Millisecond),
+	}
+}
+
+// open returns a broker that ends with the test.
+func open(tb testing.TB, config kafka.Config) *kafka.Broker {
+	tb.Helper()
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	b, err := kafka.New(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			tb.Errorf("Close: %v", err)
+		}
+	})
+	return b
+}

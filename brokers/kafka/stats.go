@@ -1,0 +1,139 @@
+package kafka
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// PartitionStats is how one partition that a subscription owns stands at one moment.
+type PartitionStats struct {
+	Consumer  string
+	Topic     string
+	Partition int32
+
+	// Committed is the committed offset, the next to be read after a restart; -1 if nothing was committed. End is the
+	// offset after the partition's last record, as the last fetch told it; -1 before the first.
+	Committed, End int64
+
+	// Lag is how many offsets lie between the two: everything that is not committed, whatever is being done about it. Gaps of
+	// compaction and transaction markers count. -1: not known.
+	Lag int64
+
+	// InFlight deliveries were handed over and are not settled. Returned ones were nacked or released and
+	// will come again. Waiting records are read and wait for their key or the window.
+	InFlight, Returned, Waiting int
+
+	// HottestKey is how many records of one key are in flight, returned or waiting for it, at most.
+	HottestKey int
+
+	// Span is how many offsets lie between the committed one and the highest that was handed over.
+	Span int64
+
+	// OldestOffset is the lowest offset that is in flight or returned, and OldestSince when it was handed over for
+	// the first time; -1 and the zero time if there is none.
+	OldestOffset int64
+	OldestSince  time.Time
+
+	// NextReturn is when the next returned delivery comes again; the zero time if there is none.
+	NextReturn time.Time
+
+	// Former is how many deliveries of an earlier assignment of the partition are not done. Their keys wait.
+	Former int
+
+	// Paused says that the partition is not fetched, since enough of it is waiting.
+	Paused bool
+}
+
+// Stats returns the state of all partitions that the broker's subscriptions own, sorted by consumer, topic and partition. The
+// caller owns the slice.
+func (b *Broker) Stats() []PartitionStats {
+	b.mu.Lock()
+	subs := make([]*subscriber, 0, len(b.subs))
+	for s := range b.subs {
+		subs = append(subs, s)
+	}
+	b.mu.Unlock()
+	var all []PartitionStats
+	for _, s := range subs {
+		s.mu.Lock()
+		for m := range s.members {
+			all = append(all, m.stats()...)
+		}
+		s.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b PartitionStats) int {
+		return cmp.Or(cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
+	return all
+}
+
+func (m *member) stats() []PartitionStats {
+	m.mu.Lock()
+	as := make([]*assignment, 0, len(m.parts))
+	for _, a := range m.parts {
+		as = append(as, a)
+	}
+	m.mu.Unlock()
+	var all []PartitionStats
+	for _, a := range as {
+		answer := make(chan PartitionStats, 1)
+		select {
+		case a.ask <- answer:
+			all = append(all, <-answer)
+		case <-a.frozen:
+		}
+	}
+	return all
+}
+
+// stats is called by run.
+func (a *assignment) stats() PartitionStats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := PartitionStats{
+		Consumer:     a.m.consumer,
+		Topic:        a.topic,
+		Partition:    a.partition,
+		Committed:    a.position,
+		End:          a.high,
+		Lag:          -1,
+		InFlight:     len(a.held),
+		Returned:     len(a.back),
+		Waiting:      a.stored + a.lanes.ready.len(),
+		HottestKey:   a.lanes.hottest(),
+		OldestOffset: -1,
+		NextReturn:   a.backAt,
+		Former:       len(a.old),
+		Paused:       a.paused,
+	}
+	if a.next != nil {
+		s.Waiting++
+	}
+	if len(a.back) == 0 {
+		s.NextReturn = time.Time{}
+	}
+	back := a.back
+	if a.again != nil {
+		back = append(slices.Clip(back), a.again)
+		s.Returned++
+	}
+	from := a.position
+	if a.tracker != nil {
+		s.Span = a.tracker.Span()
+		if from < 0 { // nothing was committed: it began here
+			from = a.tracker.Committed()
+		}
+	}
+	if from >= 0 && a.high >= from {
+		s.Lag = a.high - from
+	}
+	for _, holds := range [...][]*hold{a.held, back} {
+		for _, h := range holds {
+			if s.OldestOffset < 0 || h.record.Offset < s.OldestOffset {
+				s.OldestOffset, s.OldestSince = h.record.Offset, h.since
+			}
+		}
+	}
+	return s
+}

@@ -1,0 +1,83 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/brokers"
+)
+
+// subscriber opens subscriptions of one consumer.
+type subscriber struct {
+	broker       *Broker
+	subscription brokers.Subscription
+
+	mu      sync.Mutex
+	closed  bool
+	ends    []context.CancelCauseFunc
+	members map[*member]struct{}
+	wg      sync.WaitGroup
+}
+
+// Subscribe makes sure of the topic, which is I/O, and joins the group. The subscription ends, and its channel is closed, when ctx ends
+// or the subscriber or the broker is closed. Acks that were given by then are committed; what was not acked goes to
+// the group's other members, or its next. So ctx has to last as long as anybody holds a delivery.
+func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	want := s.subscription
+	switch {
+	case topic == "":
+		return nil, errors.New("kafka: subscribe: the topic's name is empty")
+	case want.Topic != "" && want.Topic != topic:
+		return nil, fmt.Errorf("kafka: subscriber of consumer %q is for topic %q, not for %q", want.Consumer, want.Topic, topic)
+	}
+	if !s.broker.config.Regex {
+		if err := s.broker.ensure(ctx, topic); err != nil {
+			return nil, fmt.Errorf("kafka: subscribe consumer %q: %w", want.Consumer, err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, fmt.Errorf("kafka: subscribe to topic %q: subscriber of consumer %q: %w", topic, want.Consumer, ErrClosed)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	instance, free := s.broker.instance(want.Consumer)
+	m, err := s.broker.newMember(ctx, want.Consumer, topic, instance, want.Window)
+	if err != nil {
+		free()
+		cancel(err)
+		return nil, err
+	}
+	if s.members == nil {
+		s.members = make(map[*member]struct{})
+	}
+	s.members[m] = struct{}{}
+	s.ends = append(s.ends, cancel)
+	s.wg.Go(func() {
+		m.run()
+		cancel(nil)
+		free()
+		s.mu.Lock()
+		delete(s.members, m)
+		s.mu.Unlock()
+	})
+	return m.out, nil
+}
+
+// Close ends all subscriptions and waits for them. It is idempotent.
+func (s *subscriber) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for _, end := range s.ends {
+		end(ErrClosed)
+	}
+	s.ends = nil
+	s.mu.Unlock()
+	s.wg.Wait()
+	s.broker.forget(s)
+	return nil
+}

@@ -1,0 +1,100 @@
+package kafka
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/headrace-go/headrace/brokers"
+)
+
+// headerUUID is where watermill-kafka keeps the UUID.
+const headerUUID = "_watermill_message_uuid"
+
+// eventKey is event.MetaPartitionKey, else event.MetaSubject, written here so that an adapter depends on the contract
+// alone. A test compares the names.
+func eventKey(_ string, m *message.Message) []byte {
+	if key := m.Metadata["ce_partitionkey"]; key != "" {
+		return []byte(key)
+	}
+	if key := m.Metadata["ce_subject"]; key != "" {
+		return []byte(key)
+	}
+	return nil
+}
+
+type (
+	keyOverride     struct{}
+	headersOverride struct{}
+)
+
+// WithKey returns a context for a message (message.SetContext) that is to be published with this key, whatever its metadata
+// say. nil is no key, which is not the same as an empty one.
+func WithKey(ctx context.Context, key []byte) context.Context {
+	return context.WithValue(ctx, keyOverride{}, key)
+}
+
+// WithHeaders returns a context for a message (message.SetContext) that is to be published with exactly these headers:
+// duplicates, nil values and order included. Its metadata are not written, nor its UUID. It is for passing records on as they came,
+// see brokers.Delivery.
+func WithHeaders(ctx context.Context, headers []brokers.Header) context.Context {
+	return context.WithValue(ctx, headersOverride{}, headers)
+}
+
+// encode returns m as a record, which shares m's payload.
+func (c *Config) encode(topic string, m *message.Message) *kgo.Record {
+	ctx := m.Context()
+	r := &kgo.Record{Topic: topic, Value: m.Payload}
+	if key, ok := ctx.Value(keyOverride{}).([]byte); ok {
+		r.Key = key
+	} else {
+		r.Key = c.Key(topic, m)
+	}
+	if headers, ok := ctx.Value(headersOverride{}).([]brokers.Header); ok {
+		r.Headers = make([]kgo.RecordHeader, len(headers))
+		for i, h := range headers {
+			r.Headers[i] = kgo.RecordHeader(h)
+		}
+		return r
+	}
+	r.Headers = make([]kgo.RecordHeader, 0, len(m.Metadata)+1)
+	// The first header of that name is the UUID. A metadata entry of that name needs one before it.
+	if _, taken := m.Metadata[headerUUID]; taken || m.UUID != "" {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: headerUUID, Value: []byte(m.UUID)})
+	}
+	first := len(r.Headers)
+	for k, v := range m.Metadata {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: k, Value: []byte(v)})
+	}
+	slices.SortFunc(r.Headers[first:], func(a, b kgo.RecordHeader) int { return strings.Compare(a.Key, b.Key) })
+	return r
+}
+
+// decode returns r as a message that shares nothing with it. headers is nil where the metadata say it all.
+func decode(r *kgo.Record) (m *message.Message, headers []brokers.Header) {
+	m = message.NewMessage("", bytes.Clone(r.Value))
+	lossy, named := false, false
+	for _, h := range r.Headers {
+		lossy = lossy || h.Value == nil
+		if h.Key == headerUUID && !named {
+			named = true
+			m.UUID = string(h.Value)
+			continue
+		}
+		if _, there := m.Metadata[h.Key]; there {
+			lossy = true
+		}
+		m.Metadata[h.Key] = string(h.Value)
+	}
+	if lossy {
+		headers = make([]brokers.Header, len(r.Headers))
+		for i, h := range r.Headers {
+			headers[i] = brokers.Header{Key: h.Key, Value: bytes.Clone(h.Value)}
+		}
+	}
+	return m, headers
+}

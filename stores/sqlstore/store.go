@@ -45,8 +45,8 @@ func WithSchema(name string) Option { return func(c *config) { c.schema = name }
 func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithMaxConcurrency bounds how many transactions of the store are open at once. The default is one
-// less than the pool's limit, at least 1; it is 32 when the pool has no limit. More than the default
-// on a limited pool is refused.
+// less than the pool's limit, at least 1; it is 32 when the pool has no limit, and 1 on SQLite. More
+// than the default is refused unless the pool has no limit.
 func WithMaxConcurrency(n int) Option {
 	return func(c *config) {
 		c.concurrency = n
@@ -77,7 +77,11 @@ func New(db *sql.DB, dialect schema.Dialect, opts ...Option) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)
 	}
-	limit, err := slots.Limit(c.concurrency, db.Stats().MaxOpenConnections, defaultConcurrency)
+	pool := db.Stats().MaxOpenConnections
+	if dialect == schema.SQLite {
+		pool = 1 // one writer at a time, whatever the number of connections
+	}
+	limit, err := slots.Limit(c.concurrency, pool, defaultConcurrency)
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)
 	}

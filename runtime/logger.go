@@ -14,12 +14,17 @@ const (
 	levelError = slog.LevelError
 )
 
-// routerLogger brings the router's logs to slog: its errors as errors, its life as debug, and nothing of what it
-// logs at Trace for each message.
+// routerLogger brings the router's logs to slog: its errors about a message as errors, its life as debug, and
+// nothing of what it logs at Trace for each message. Part of its life is the end of all subscriptions, which it
+// calls an error: it is how we stop it, and watch and drain report where it was not meant.
 type routerLogger struct{ log *slog.Logger }
 
 func (l routerLogger) Error(msg string, err error, fields watermill.LogFields) {
-	l.write(slog.LevelError, msg, fields, slog.Any("error", err))
+	level := slog.LevelDebug
+	if _, aboutMessage := fields["message_uuid"]; aboutMessage {
+		level = slog.LevelError
+	}
+	l.write(level, msg, fields, slog.Any("error", err))
 }
 
 func (l routerLogger) Info(msg string, fields watermill.LogFields) {

@@ -25,7 +25,7 @@ var _ inbox.Store[pgx.Tx] = (*Store)(nil)
 
 type config struct {
 	schema      string
-	concurrency int
+	concurrency *int
 	txOpts      pgx.TxOptions
 }
 
@@ -38,14 +38,7 @@ func WithSchema(name string) Option { return func(c *config) { c.schema = name }
 
 // WithMaxConcurrency bounds how many transactions of the store are open at once. The default, and the
 // most, is one less than the pool's MaxConns, at least 1.
-func WithMaxConcurrency(n int) Option {
-	return func(c *config) {
-		c.concurrency = n
-		if n == 0 {
-			c.concurrency = -1 // an explicit zero is a mistake, not the default
-		}
-	}
-}
+func WithMaxConcurrency(n int) Option { return func(c *config) { c.concurrency = &n } }
 
 // WithTxOptions begins the transactions with these options. Under repeatable read and above, expect
 // serialization errors; they are worth a retry.

@@ -29,7 +29,7 @@ var _ inbox.Store[*sql.Tx] = (*Store)(nil)
 
 type config struct {
 	schema, prefix string
-	concurrency    int
+	concurrency    *int
 	isolation      sql.IsolationLevel
 	owned          bool
 }
@@ -47,14 +47,7 @@ func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix =
 // WithMaxConcurrency bounds how many transactions of the store are open at once. The default is one
 // less than the pool's limit, at least 1; it is 32 when the pool has no limit, and 1 on SQLite. More
 // than the default is refused unless the pool has no limit.
-func WithMaxConcurrency(n int) Option {
-	return func(c *config) {
-		c.concurrency = n
-		if n == 0 {
-			c.concurrency = -1 // an explicit zero is a mistake, not the default
-		}
-	}
-}
+func WithMaxConcurrency(n int) Option { return func(c *config) { c.concurrency = &n } }
 
 // WithIsolation runs the transactions at that level instead of the database's default. Under
 // repeatable read and above, expect serialization errors; they are worth a retry.

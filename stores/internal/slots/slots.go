@@ -35,18 +35,19 @@ func (s Slots) Give() { <-s.free }
 func (s Slots) Len() int { return cap(s.free) }
 
 // Limit decides how many transactions a store may have open at once on a pool of that many connections
-// (0: without limit). Asked is what the user wants, 0 for the default: all but one of the pool, which
-// stays free for pruning, the relay and health checks; fallback without a limit.
-func Limit(asked, pool, fallback int) (int, error) {
+// (0: without limit). Asked is what the user wants, nil for the default: all but one of the pool, which
+// stays free for pruning, the relay and health checks; fallback where the pool has no limit.
+func Limit(asked *int, pool, fallback int) (int, error) {
+	most := max(1, pool-1)
 	switch {
-	case asked < 0:
-		return 0, fmt.Errorf("max concurrency %d: want at least 1", asked)
-	case asked == 0 && pool <= 0:
+	case asked == nil && pool <= 0:
 		return fallback, nil
-	case asked == 0:
-		return max(1, pool-1), nil
-	case pool > 0 && asked > max(1, pool-1):
-		return 0, fmt.Errorf("max concurrency %d: the pool has %d connections and one stays free; want at most %d", asked, pool, max(1, pool-1))
+	case asked == nil:
+		return most, nil
+	case *asked < 1:
+		return 0, fmt.Errorf("max concurrency %d: want at least 1", *asked)
+	case pool > 0 && *asked > most:
+		return 0, fmt.Errorf("max concurrency %d: the pool has %d connections and one stays free; want at most %d", *asked, pool, most)
 	}
-	return asked, nil
+	return *asked, nil
 }

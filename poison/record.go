@@ -11,7 +11,8 @@ import (
 const Version = 1
 
 // The metadata keys of a dead letter: a wire contract. A key is absent where there is nothing to say.
-// Numbers are decimal, times are RFC 3339 in UTC with nanoseconds.
+// Numbers are decimal, times are RFC 3339 in UTC with nanoseconds. In JSON, what is not valid UTF-8 is
+// {"base64": "..."}, and what is nil is null.
 const (
 	MetaVersion       = "headrace_dlt_version"        // the form's version; always there
 	MetaEncoding      = "headrace_dlt_encoding"       // "envelope": the body is an envelope; absent: the original bytes
@@ -23,7 +24,7 @@ const (
 	MetaTime          = "headrace_dlt_time"           // when the broker had stored it
 	MetaKey           = "headrace_dlt_key"            // the broker's key; "" is a key, absent is none
 	MetaKeyEncoding   = "headrace_dlt_key_encoding"   // "base64": the key is; absent: it is text
-	MetaHeaders       = "headrace_dlt_headers"        // JSON [[key, base64 or null], ...]: the headers as received
+	MetaHeaders       = "headrace_dlt_headers"        // JSON [[key, value], ...]: the headers as received, where metadata cannot hold them
 	MetaUUID          = "headrace_dlt_uuid"           // the original's Watermill UUID
 	MetaAttempts      = "headrace_dlt_attempts"       // runs of the handler, in the process that gave up
 	MetaDeliveries    = "headrace_dlt_deliveries"     // the broker's count of deliveries

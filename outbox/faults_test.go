@@ -323,6 +323,67 @@ func TestO7LostLeaseStopsPublishing(t *testing.T) {
 	})
 }
 
+// The leases are gone although our clock says that they hold: another relay has them. The next
+// prolongation tells, and the rest of the page is not published.
+func TestO7LeaseTakenAwayStopsPublishing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := outboxsuite.NewMemory()
+		b := &broker{before: func(string, []*message.Message) error { time.Sleep(5 * time.Second); return nil }}
+		add(t, m, "t", "k", names("", 10)...)
+		x := run(t, m, b, outbox.RelayConfig{Owner: "first", Batch: 1})
+		pass(time.Second)
+		if err := m.Leave(t.Context(), "first"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Lease(t.Context(), "second", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute)
+		wantPublished(t, "without a lease", b, "t/0000")
+		wantBacklog(t, "without a lease", m, outbox.Backlog{Rows: 10}) // the delete was fenced
+		x.mustStop(t)
+	})
+}
+
+// A second relay joins while the first publishes a bucket that is to be the second's.
+func TestO7BucketIsGivenBackAfterItsPublish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := outboxsuite.NewMemory()
+		var slow atomic.Bool
+		slow.Store(true)
+		b := &broker{before: func(string, []*message.Message) error {
+			if slow.Swap(false) {
+				time.Sleep(30 * time.Second)
+			}
+			return nil
+		}}
+		for k := range 64 { // nearly every bucket is in use
+			add(t, m, "t", fmt.Sprint("k", k), fmt.Sprint(k))
+		}
+		first := run(t, m, b, outbox.RelayConfig{Owner: "first"})
+		pass(time.Second)
+		second := run(t, m, b, outbox.RelayConfig{Owner: "second"})
+		pass(20 * time.Second)
+		inUse := map[int]bool{}
+		for k := range 64 {
+			inUse[outbox.BucketOf(fmt.Sprint("k", k))] = true
+		}
+		if got, most := second.Stats().Buckets, outbox.Buckets-len(inUse); got > most {
+			t.Errorf("while the first publishes %d buckets, the second has %d; want at most %d", len(inUse), got, most)
+		}
+		wantPublished(t, "while the first publishes", b)
+		pass(30 * time.Second)
+		if a, b := first.Stats().Buckets, second.Stats().Buckets; a != 32 || b != 32 {
+			t.Errorf("afterwards: %d and %d buckets, want 32 each", a, b)
+		}
+		if n := len(b.published()); n != 64 {
+			t.Errorf("published %d, want each of the 64 once", n)
+		}
+		first.mustStop(t)
+		second.mustStop(t)
+	})
+}
+
 // cutOff is a source whose database cannot be reached at times.
 type cutOff struct {
 	outbox.Source

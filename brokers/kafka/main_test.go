@@ -2,6 +2,8 @@ package kafka_test
 
 import (
 	"log/slog"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +28,24 @@ func fake(tb testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
 	}
 	tb.Cleanup(c.Close)
 	return c, c.ListenAddrs()
+}
+
+// real returns the seeds of a real cluster of one node. Only CI must have one.
+func real(tb testing.TB) []string {
+	tb.Helper()
+	return fromEnv(tb, "HEADRACE_KAFKA_SEEDS", "kafka")
+}
+
+func fromEnv(tb testing.TB, name, servers string) []string {
+	tb.Helper()
+	seeds := os.Getenv(name)
+	if seeds == "" {
+		if os.Getenv("CI") != "" {
+			tb.Fatalf("%s is not set: run integration/servers start %s", name, servers)
+		}
+		tb.Skipf("%s is not set: run integration/servers start %s", name, servers)
+	}
+	return strings.Split(seeds, ",")
 }
 
 // fast are options that make a group find out about its members in less than a second.

@@ -22,6 +22,8 @@ func TestUniversal(t *testing.T) {
 	universal(t, seeds)
 }
 
+func TestUniversalOnKafka(t *testing.T) { universal(t, real(t)) }
+
 func universal(t *testing.T, seeds []string) {
 	for _, tt := range []struct {
 		name       string
@@ -68,6 +70,8 @@ func TestConformance(t *testing.T) {
 	_, seeds := fake(t)
 	conformance(t, seeds)
 }
+
+func TestConformanceOnKafka(t *testing.T) { conformance(t, real(t)) }
 
 func conformance(t *testing.T, seeds []string) {
 	brokersuite.Run(t, brokersuite.Suite{

@@ -49,6 +49,7 @@ func Run[Tx any](t *testing.T, open func(t *testing.T) Subject[Tx]) {
 		{"FetchTakesTheBucketsAskedFor", testBuckets[Tx]},
 		{"FetchLeavesOutKeysAndIDs", testLeftOut[Tx]},
 		{"O1LateCommitsAreFound", testLate[Tx]},
+		{"O9ForeignTransactionStallsNothing", testForeign[Tx]},
 		{"TopicsAreListedInOrderWithAges", testTopics[Tx]},
 		{"LeasesAreSharedByLiveRelays", testShare[Tx]},
 		{"LeasesOfADeadRelayAreTaken", testTakeover[Tx]},
@@ -312,6 +313,50 @@ func testLate[Tx any](t *testing.T, s Subject[Tx]) {
 		t.Fatal(err)
 	}
 	wantUUIDs(t, "after the late commit", s.fetch(t, "orders"), "late", "early")
+}
+
+// A transaction that has inserted, deletes nothing and stays open. Everything else goes on at once; what
+// waits for a lock of it would take the database's lock timeout.
+func testForeign[Tx any](t *testing.T, s Subject[Tx]) {
+	if s.OneWriter {
+		t.Skip("transactions that write wait for each other")
+	}
+	ctx := testContext(t)
+	s.add(t, "orders", keyed("1", "a"), keyed("2", "b"))
+	tx, _, rollback, err := s.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := outbox.Add(ctx, s.Writer, tx, "orders", keyed("foreign", "f")); err != nil {
+		t.Fatal(err)
+	}
+	if err := outbox.AddAt(ctx, s.Writer, tx, time.Now().Add(-time.Second), "orders", keyed("foreign, delayed", "f")); err != nil {
+		t.Fatal(err)
+	}
+	s.add(t, "orders", keyed("3", "a"))
+	began := time.Now()
+	leases := s.lease(t, "a", time.Minute).Leases
+	if topics, err := s.Source.Topics(ctx, "", 10); err != nil || len(topics) != 1 {
+		t.Errorf("topics: got %v, %v; want orders", topics, err)
+	}
+	rows := s.fetch(t, "orders")
+	wantUUIDs(t, "beside the foreign transaction", rows, "1", "2", "3")
+	if n, err := s.Source.Promote(ctx, 10); err != nil || n != 0 {
+		t.Errorf("promote: got %d, %v; want 0", n, err)
+	}
+	if held, err := s.Source.Bury(ctx, "a", leases[rows[1].Bucket], outbox.Burial{Topic: "orders", ID: rows[1].ID}); err != nil || !held {
+		t.Errorf("bury: got %t, %v; want true", held, err)
+	}
+	if lost, err := s.Source.Delete(ctx, "a", "orders", leases, ids(rows)); err != nil || len(lost) > 0 {
+		t.Errorf("delete: got lost %v, %v; want none", lost, err)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("beside the foreign transaction all took %v, want no waiting", took)
+	}
+	if err := rollback(); err != nil {
+		t.Fatal(err)
+	}
+	wantUUIDs(t, "at the end", s.fetch(t, "orders"))
 }
 
 func testTopics[Tx any](t *testing.T, s Subject[Tx]) {

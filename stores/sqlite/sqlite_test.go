@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/headracetest/inboxsuite"
 	"github.com/headrace-go/headrace/stores/sqlite"
 	"github.com/headrace-go/headrace/stores/sqlstore"
@@ -125,4 +126,14 @@ func TestOpenRefusesBadInput(t *testing.T) {
 			t.Errorf("Open(%q): %v; want an error with %q", tc.path, err, tc.want)
 		}
 	}
+}
+
+const busyForTest = 50 * time.Millisecond
+
+// isTransient reports whether err is marked as worth a retry, also for those who judge unknown errors otherwise.
+func isTransient(err error) bool {
+	strict := new(classify.Classifier).Fallback(func(error) (classify.Result, bool) {
+		return classify.Result{Verdict: classify.VerdictPoison}, true
+	})
+	return err != nil && strict.Classify(err).Verdict == classify.VerdictRetry
 }

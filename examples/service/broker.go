@@ -10,6 +10,7 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
+	"github.com/headrace-go/headrace/brokers/kafka"
 	"github.com/headrace-go/headrace/brokers/memory"
 	"github.com/headrace-go/headrace/event"
 )
@@ -25,7 +26,7 @@ func openBroker(url string) (brokers.Broker, error) {
 	case "nats":
 		return jetstream.New(jetstream.Config{URL: url})
 	case "kafka":
-		return stockKafka(strings.Split(strings.TrimPrefix(rest, "//"), ","))
+		return kafka.New(kafka.Config{Seeds: strings.Split(strings.TrimPrefix(rest, "//"), ",")})
 	}
 	return nil, fmt.Errorf("BROKER_URL is %q: want memory:, embedded:DIR, nats://HOST:PORT or kafka://HOST:PORT", url)
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
@@ -12,17 +14,18 @@ import (
 )
 
 // stockKafka is Watermill's own Kafka adapter behind the runtime. It delivers one un-acked message of a
-// partition at a time.
-func stockKafka(seeds []string) (brokers.Broker, error) {
+// partition at a time: brokers/kafka is the one to use. closeBroker closes what the runtime does not own.
+func stockKafka(seeds []string) (broker brokers.Broker, closeBroker func(*error), err error) {
 	// The default marshaler writes no record key: a key's order would be lost.
 	keyed := kafka.NewWithPartitioningMarshaler(func(_ string, m *message.Message) (string, error) {
 		return event.KeyOf(m), nil
 	})
 	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: seeds, Marshaler: keyed}, watermill.NopLogger{})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return runtime.Watermill(runtime.WatermillConfig{
+	closeBroker = func(err *error) { *err = errors.Join(*err, pub.Close()) }
+	broker, err = runtime.Watermill(runtime.WatermillConfig{
 		Publisher: pub,
 		Subscriber: func(s brokers.Subscription) (message.Subscriber, error) {
 			cfg := kafka.DefaultSaramaSubscriberConfig()
@@ -42,6 +45,7 @@ func stockKafka(seeds []string) (brokers.Broker, error) {
 			Replays:  true,
 		},
 	})
+	return broker, closeBroker, err
 }
 
 // kafkaDelivery tells where a message came from, as the adapter put it into the message's context.

@@ -50,18 +50,24 @@ func outboxStore(t testing.TB) *pgxstore.Store {
 	return store
 }
 
+func outboxSubject(tb testing.TB) outboxsuite.Subject[pgx.Tx] {
+	store := outboxStore(tb)
+	return outboxsuite.Subject[pgx.Tx]{
+		Source: store.Outbox(), Writer: store,
+		Begin: func(ctx context.Context) (pgx.Tx, func() error, func() error, error) {
+			tx, err := store.Pool().Begin(ctx)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			return tx, func() error { return tx.Commit(ctx) }, func() error { return tx.Rollback(ctx) }, nil
+		},
+	}
+}
+
 func TestOutbox(t *testing.T) {
-	outboxsuite.Run(t, func(t *testing.T) outboxsuite.Subject[pgx.Tx] {
-		store := outboxStore(t)
-		return outboxsuite.Subject[pgx.Tx]{
-			Source: store.Outbox(), Writer: store,
-			Begin: func(ctx context.Context) (pgx.Tx, func() error, func() error, error) {
-				tx, err := store.Pool().Begin(ctx)
-				if err != nil {
-					return nil, nil, nil, err
-				}
-				return tx, func() error { return tx.Commit(ctx) }, func() error { return tx.Rollback(ctx) }, nil
-			},
-		}
-	})
+	outboxsuite.Run(t, func(t *testing.T) outboxsuite.Subject[pgx.Tx] { return outboxSubject(t) })
+}
+
+func BenchmarkOutbox(b *testing.B) {
+	outboxsuite.Benchmark(b, func(b *testing.B) outboxsuite.Subject[pgx.Tx] { return outboxSubject(b) })
 }

@@ -43,10 +43,12 @@ func (s *Source) Fetch(ctx context.Context, q outbox.Query) (outbox.Page, error)
 	}
 	var err error
 	switch s.d {
-	case sqlite:
-		page, err = s.fetchLazily(ctx, q)
-	default:
+	case postgres:
+		page, err = s.fetchCut(ctx, q)
+	case mysql:
 		page, err = s.fetchMeasured(ctx, q)
+	default:
+		page, err = s.fetchLazily(ctx, q)
 	}
 	if err != nil {
 		return outbox.Page{}, fmt.Errorf("read rows of topic %q from %s: %w", q.Topic, s.outbox, err)
@@ -56,14 +58,32 @@ func (s *Source) Fetch(ctx context.Context, q outbox.Query) (outbox.Page, error)
 
 // where selects q's rows in order.
 func (s *Source) where(q outbox.Query) (string, []any) {
-	buckets := make([]int64, len(q.Buckets))
-	for i, b := range q.Buckets {
-		buckets[i] = int64(b)
+	from := " FROM " + s.outbox + " WHERE "
+	order := " ORDER BY id LIMIT ?"
+	var args []any
+	if s.d == postgres {
+		// Postgres must walk the primary key until it has enough, whatever its statistics say: those of a
+		// queue are always out of date, and then it sorts the whole topic for each page. An equality it
+		// takes for selective; for a comparison of rows it assumes a large part of the table, and for <>
+		// nearly all of it.
+		var mask uint64
+		for _, b := range q.Buckets {
+			mask |= 1 << b
+		}
+		from += "(topic, id) >= (?, 0) AND (topic, id) <= (?, 9223372036854775807) AND (CAST(1 AS bigint) << bucket) & ? <> 0"
+		order = " ORDER BY topic, id LIMIT ?"
+		args = append(args, q.Topic, q.Topic, int64(mask))
+	} else {
+		buckets := make([]int64, len(q.Buckets))
+		for i, b := range q.Buckets {
+			buckets[i] = int64(b)
+		}
+		in, _ := s.d.in("bucket", buckets)
+		from += "topic = ? AND " + in
+		args = append(args, q.Topic)
 	}
-	in, args := s.d.in("bucket", buckets)
-	args = append([]any{q.Topic}, args...)
-	from := " FROM " + s.outbox + " o WHERE topic = ? AND " + in +
-		" AND NOT EXISTS (SELECT 1 FROM " + s.dead + " d WHERE d.blocks AND d.topic = o.topic AND d.msg_key = o.msg_key)"
+	from += " AND msg_key NOT IN (SELECT msg_key FROM " + s.dead + " WHERE blocks AND topic = ?)"
+	args = append(args, q.Topic)
 	if len(q.NotKeys) > 0 {
 		from += " AND msg_key NOT IN (?" + strings.Repeat(", ?", len(q.NotKeys)-1) + ")"
 		for _, k := range q.NotKeys {
@@ -75,7 +95,7 @@ func (s *Source) where(q outbox.Query) (string, []any) {
 		from += " AND NOT (" + in + ")"
 		args = append(args, idArgs...)
 	}
-	return from + " ORDER BY id LIMIT ?", append(args, q.Rows)
+	return from + order, append(args, q.Rows)
 }
 
 // fetchLazily stops reading when it has enough: nothing is sent that is not read.
@@ -91,6 +111,23 @@ func (s *Source) fetchLazily(ctx context.Context, q outbox.Query) (page outbox.P
 		bytes += size
 		return bytes < q.Bytes, nil
 	}, "SELECT "+s.columns()+from, args...)
+	page.More = len(page.Rows) >= q.Rows || bytes >= q.Bytes
+	return page, err
+}
+
+// fetchCut lets the server cut the answer by the running total of the sizes. A large payload is not read
+// for that.
+func (s *Source) fetchCut(ctx context.Context, q outbox.Query) (page outbox.Page, err error) {
+	from, args := s.where(q)
+	bytes := 0
+	err = s.query(ctx, func(scan func(...any) error) (bool, error) {
+		row, size, err := scanRow(scan)
+		page.Rows = append(page.Rows, row)
+		bytes += size
+		return true, err
+	}, "SELECT "+s.columns()+" FROM (SELECT *, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) - size AS before"+
+		" FROM (SELECT *, octet_length(metadata) + coalesce(octet_length(payload), 0) AS size"+from+") p) c WHERE before < ? ORDER BY id",
+		append(args, q.Bytes)...)
 	page.More = len(page.Rows) >= q.Rows || bytes >= q.Bytes
 	return page, err
 }
@@ -116,13 +153,13 @@ func (s *Source) fetchMeasured(ctx context.Context, q outbox.Query) (page outbox
 	if err != nil || len(ids) == 0 {
 		return outbox.Page{}, err
 	}
-	in, args := s.d.in("id", ids)
+	in, _ := s.d.in("id", ids)
 	page.Rows = make([]outbox.Row, 0, len(ids))
 	err = s.query(ctx, func(scan func(...any) error) (bool, error) {
 		row, _, err := scanRow(scan)
 		page.Rows = append(page.Rows, row)
 		return true, err
-	}, "SELECT "+s.columns()+" FROM "+s.outbox+" WHERE topic = ? AND "+in+" ORDER BY id", append([]any{q.Topic}, args...)...)
+	}, "SELECT "+s.columns()+" FROM "+s.outbox+" FORCE INDEX (PRIMARY) WHERE "+in+" ORDER BY id")
 	page.More = len(ids) >= q.Rows || bytes >= q.Bytes
 	return page, err
 }

@@ -9,6 +9,7 @@ package outboxsql
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/headrace-go/headrace/outbox"
@@ -122,10 +123,12 @@ func (s *Source) delete(ctx context.Context, owner, topic string, leases []outbo
 	leased, leaseArgs := s.d.leased(leases)
 	args := append([]any{owner}, leaseArgs...)
 	if s.d == postgres {
-		isID, idArgs := s.d.in("id", ids)
-		args = append(append(args, topic), idArgs...)
+		// The range bounds the scan, and IS TRUE keeps the subqueries hashed filters instead of joins: no
+		// plan that a stale statistic leads to reads more than the page.
+		args = append(args, topic, slices.Min(ids), slices.Max(ids), "{"+digits(ids)+"}")
 		return s.readLeases(ctx, "WITH held AS (SELECT bucket, epoch FROM "+s.lease+" WHERE owner = ? AND "+leased+" FOR SHARE),"+
-			" gone AS (DELETE FROM "+s.outbox+" o USING held WHERE o.topic = ? AND o."+isID+" AND o.bucket = held.bucket)"+
+			" gone AS (DELETE FROM "+s.outbox+" WHERE topic = ? AND id >= ? AND id <= ?"+
+			" AND (id IN (SELECT unnest(CAST(CAST(? AS text) AS bigint[])))) IS TRUE AND (bucket IN (SELECT bucket FROM held)) IS TRUE)"+
 			" SELECT bucket, epoch FROM held", args...)
 	}
 	// The ids are the primary key; the topic would only tempt the planner.

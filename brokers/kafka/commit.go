@@ -71,8 +71,24 @@ type pending struct {
 
 var errNoAnswer = errors.New("the broker did not answer")
 
-// commit commits whatever of as there is to commit, and waits for the answer. commitMu is held.
-func (m *member) commit(ctx context.Context, as []*assignment) {
+// commitLast is the commit of assignments that end. What is not stored now runs again elsewhere, so that it is tried
+// again for as long as it may still succeed: with KIP-848 the member's epoch can change under a commit. commitMu is held.
+func (m *member) commitLast(as []*assignment) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), m.config.CommitTimeout)
+	defer cancel()
+	for m.commit(ctx, as) && ctx.Err() == nil {
+		again := time.NewTimer(5 * commitPause)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+		}
+	}
+}
+
+// commit commits whatever of as there is to commit, and waits for the answer. It reports whether trying again can help. commitMu
+// is held.
+func (m *member) commit(ctx context.Context, as []*assignment) (again bool) {
 	limit := maxMetadata
 	if m.noMetadata {
 		limit = 0
@@ -91,7 +107,7 @@ func (m *member) commit(ctx context.Context, as []*assignment) {
 		parts[a.partitionID] = &pending{a: a, position: p, metadata: metadata, err: errNoAnswer}
 	}
 	if len(parts) == 0 {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.config.CommitTimeout)
 	defer cancel()
@@ -133,7 +149,10 @@ func (m *member) commit(ctx context.Context, as []*assignment) {
 	for _, p := range parts {
 		p.a.endCommit(p.position, p.err == nil)
 		m.commitFailed(p)
+		again = again || errors.Is(p.err, kerr.StaleMemberEpoch) || errors.Is(p.err, kerr.RebalanceInProgress) ||
+			errors.Is(p.err, kerr.OffsetMetadataTooLarge)
 	}
+	return again
 }
 
 // commitFailed says so. The records may come again; the next commit has them all.

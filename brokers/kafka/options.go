@@ -13,11 +13,16 @@ import (
 // before the fetch that is on its way has ended.
 const fetchMaxWait = 250 * time.Millisecond
 
+// metadataMinAge is the least pause between two looks at who leads what. franz-go's own, 5 s, is what a new topic or a change of
+// leaders can cost.
+const metadataMinAge = 500 * time.Millisecond
+
 // common returns the options of every client, without the application's.
 func (c *Config) common() []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.ClientID("headrace"),
 		kgo.WithLogger(logger{c.Logger}),
+		kgo.MetadataMinAge(metadataMinAge),
 	}
 	if c.TLS != nil {
 		opts = append(opts, kgo.DialTLSConfig(c.TLS))

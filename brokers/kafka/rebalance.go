@@ -117,7 +117,7 @@ func (m *member) giveUp(ids map[string][]int32, wait time.Duration, cause error,
 		m.broker.keepRunning(m.consumer, a.partitionID, a.freeze(cause))
 	}
 	if commit {
-		m.commit(context.WithoutCancel(m.ctx), as)
+		m.commitLast(as)
 	}
 }
 

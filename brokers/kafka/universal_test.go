@@ -99,7 +99,7 @@ func conformance(t *testing.T, seeds []string) {
 func client(tb testing.TB, seeds []string, opts ...kgo.Opt) *kgo.Client {
 	tb.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(seeds...), kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(20),
+		kgo.SeedBrokers(seeds...), kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(20), kgo.MetadataMinAge(50 * time.Millisecond),
 	}, opts...)...)
 	if err != nil {
 		tb.Fatal(err)

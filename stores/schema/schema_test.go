@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql"
@@ -23,7 +24,25 @@ import (
 var dialects = []schema.Dialect{schema.Postgres, schema.MySQL, schema.SQLite}
 
 // conn is a schema.Conn.
-type conn struct{ db *sql.Conn }
+type conn struct {
+	db   *sql.Conn
+	pool *sql.DB
+}
+
+// another is a second connection to the same place.
+func (c conn) another(t *testing.T) conn {
+	t.Helper()
+	second, err := c.pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return conn{second, c.pool}
+}
 
 func (c conn) Exec(ctx context.Context, statement string) error {
 	_, err := c.db.ExecContext(ctx, statement)
@@ -42,7 +61,7 @@ func (c conn) Scalar(ctx context.Context, query string) (string, error) {
 // database is an empty place of one dialect.
 func database(t *testing.T, dialect schema.Dialect) (conn, schema.Names) {
 	t.Helper()
-	driver, dsn, schemaName, prefix := "sqlite", filepath.Join(t.TempDir(), "x.db"), "", ""
+	driver, dsn, schemaName, prefix := "sqlite", "file:"+filepath.Join(t.TempDir(), "x.db")+"?_busy_timeout=10000", "", ""
 	own := fmt.Sprintf("s%d_%s_", os.Getpid(), strings.ToLower(regexp.MustCompile(`\W`).ReplaceAllString(t.Name(), "")))
 	own = own[max(0, len(own)-30):]
 	switch dialect {
@@ -63,7 +82,7 @@ func database(t *testing.T, dialect schema.Dialect) (conn, schema.Names) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := conn{one}
+	c := conn{one, db}
 	t.Cleanup(func() {
 		switch dialect {
 		case schema.Postgres:
@@ -325,4 +344,53 @@ func ExampleFiles() {
 	// 1 0001_inbox.sql
 	// CREATE SCHEMA IF NOT EXISTS "billing";
 	// SET search_path TO "billing";
+}
+
+// watched tells of its first lock request or change, and counts the tables it creates.
+type watched struct {
+	conn
+	first  func()
+	create func()
+}
+
+func (w watched) Exec(ctx context.Context, statement string) error {
+	w.first()
+	if strings.HasPrefix(statement, "CREATE TABLE") {
+		w.create()
+	}
+	return w.conn.Exec(ctx, statement)
+}
+
+func (w watched) Scalar(ctx context.Context, query string) (string, error) {
+	if strings.Contains(query, "GET_LOCK") {
+		w.first()
+	}
+	return w.conn.Scalar(ctx, query)
+}
+
+// Two replicas started at once and both changed the schema.
+func TestMigrationsDoNotOverlap(t *testing.T) {
+	eachDialect(t, func(t *testing.T, c conn, n schema.Names) {
+		other := c.another(t)
+		inside, secondAsks := make(chan struct{}), make(chan struct{})
+		var enter, ask sync.Once
+		errs := make(chan error, 2)
+		go func() {
+			errs <- schema.Migrate(t.Context(), watched{c, func() {}, func() {
+				enter.Do(func() { close(inside) })
+				<-secondAsks
+			}}, n)
+		}()
+		<-inside
+		created := 0
+		go func() {
+			errs <- schema.Migrate(t.Context(), watched{other, func() { ask.Do(func() { close(secondAsks) }) }, func() { created++ }}, n)
+		}()
+		if err := errors.Join(<-errs, <-errs); err != nil {
+			t.Fatalf("Migrate: %v", err)
+		}
+		if created != 0 {
+			t.Errorf("the second migration created %d tables while the first one ran, want 0", created)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"strings"
 	"testing"
 
@@ -145,6 +146,46 @@ func TestDeadlockIsWorthARetry(t *testing.T) {
 			}
 			if v := new(classify.Classifier).Classify(failed).Verdict; failed == nil || v != classify.VerdictRetry {
 				t.Errorf("deadlock: %v, verdict %v; want an error to retry", failed, v)
+			}
+		})
+	}
+}
+
+// database/sql rolls back at the moment the context of BeginTx ends, under a handler that still runs; and
+// drivers that roll back with that context close the connection.
+func TestCancellationKeepsTransactionAndConnection(t *testing.T) {
+	for name, on := range map[string]func(testing.TB) place{
+		"SQLite":   onSQLite,
+		"Postgres": onPostgres,
+		"MySQL":    func(t testing.TB) place { return onMySQL(t, "") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := on(t)
+			store := p.migrated(t)
+			p.db.SetMaxOpenConns(1)
+			own := map[schema.Dialect]string{schema.Postgres: "SELECT pg_backend_pid()", schema.MySQL: "SELECT CONNECTION_ID()", schema.SQLite: "SELECT 1"}[p.dialect]
+			var before, after int64
+			if err := p.db.QueryRowContext(t.Context(), own).Scan(&before); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			_, err := store.Once(ctx, inbox.Claim{Consumer: "c", ID: "m"}, func(ctx context.Context, tx *sql.Tx) error {
+				cancel()
+				// Last words, with a context of its own. Were the transaction rolled back by now, this
+				// would fail, at once or a moment later.
+				for range 50 {
+					if err := p.add(context.WithoutCancel(ctx), tx, "m"); err != nil {
+						t.Errorf("a statement in the transaction after the cancellation: %v", err)
+						break
+					}
+				}
+				return ctx.Err()
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("Once: %v; want context.Canceled", err)
+			}
+			if err := p.db.QueryRowContext(t.Context(), own).Scan(&after); err != nil || after != before {
+				t.Errorf("connection %d, %v; want the one of before, %d", after, err, before)
 			}
 		})
 	}

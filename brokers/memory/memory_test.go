@@ -292,6 +292,54 @@ func TestIdleCostsNothing(t *testing.T) {
 	})
 }
 
+func TestAcksOutOfOrderFreeTheTopic(t *testing.T) {
+	b := newBroker(t, memory.Config{MaxMessages: 4})
+	mustPublish(t, b, "orders", 0, 4)
+	_, in := subscribe(t, b, "c", "orders", 4)
+	held := []*message.Message{<-in, <-in, <-in, <-in}
+	for _, i := range []int{2, 0, 3} {
+		held[i].Ack()
+		<-held[i].Context().Done()
+	}
+	if got := b.Unacked("orders", "c"); got != 1 {
+		t.Errorf("Unacked is %d, want 1", got)
+	}
+	mustPublish(t, b, "orders", 4, 5) // the place of 0; those of 2 and 3 are behind 1
+	if err := publish(t, b, "orders", message.NewMessage("x", nil)); !errors.Is(err, memory.ErrFull) {
+		t.Errorf("Publish gave %v, want ErrFull", err)
+	}
+	held[1].Ack()
+	<-held[1].Context().Done()
+	mustPublish(t, b, "orders", 5, 8)
+	if got := ids(in, 4); !slices.Equal(got, between(4, 8)) {
+		t.Errorf("received %v, want %v", got, between(4, 8))
+	}
+}
+
+// A message that nobody has received was not delivered: a count would make it suspect.
+func TestMessageThatNobodyReadIsNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := memory.New(memory.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		mustPublish(t, b, "orders", 0, 2)
+		sub, in := subscribe(t, b, "c", "orders", 2)
+		<-in
+		synctest.Wait() // it offers the next one now
+		if err := sub.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, in = subscribe(t, b, "c", "orders", 2)
+		for i, want := range []int{2, 1} {
+			if got := brokers.DeliveryOf((<-in).Context()).Count; got != want {
+				t.Errorf("message %d: Delivery.Count is %d, want %d", i, got, want)
+			}
+		}
+	})
+}
+
 func TestSubscriberOfOneTopicRefusesAnother(t *testing.T) {
 	b := newBroker(t, memory.Config{})
 	sub, err := b.Subscriber(brokers.Subscription{Consumer: "c", Topic: "orders"})

@@ -249,8 +249,8 @@ func (s *subscription) settleAll(settle func(*hold) bool) bool {
 func (s *subscription) settle(h *hold) bool {
 	select {
 	case <-h.msg.Acked():
-		h.cancel()
 		s.topic.done(s, h.record)
+		h.cancel()
 		return true
 	case <-h.msg.Nacked():
 		h.cancel()

@@ -107,9 +107,9 @@ func contextEndsWithSubscriber(t *T) {
 // The stock JetStream adapter sends on a closed channel when its context ends, which crashes the process.
 func cancelWhileBusy(t *T) {
 	const rounds, each = 5, 40
-	t.publish(0, rounds*each)
 	seen := make(map[int]bool)
 	for round := range rounds {
+		t.publish(round*each, each)
 		ctx, cancel := t.withCancel()
 		sub := t.subscriber("c", t.window(8))
 		in, err := sub.Subscribe(ctx, t.topic)

@@ -43,11 +43,20 @@ func TestRecoverTakesAnyPanic(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			out, err := middleware.Recover()(func(*message.Message) ([]*message.Message, error) {
+			h := middleware.Recover()(func(*message.Message) ([]*message.Message, error) {
 				defer func() {}()
 				test.panic()
 				return []*message.Message{newMessage(t.Context(), "output")}, nil
+			})
+			var inner error // what a stage between two Recovers sees
+			_, _ = middleware.Recover()(func(msg *message.Message) ([]*message.Message, error) {
+				_, inner = h(msg)
+				return nil, inner
 			})(newMessage(t.Context(), "1"))
+			if _, ok := errors.AsType[*classify.PanicError](inner); !ok {
+				t.Errorf("the inner one of two Recovers gives %v, want a PanicError", inner)
+			}
+			out, err := h(newMessage(t.Context(), "1"))
 			if out != nil {
 				t.Errorf("outputs %v, want none", out)
 			}
@@ -223,10 +232,17 @@ func TestGoexitNacksWhereRecoverStandsAlone(t *testing.T) {
 	if exited, _ := exits(h, msg); !exited || !isNacked(msg) {
 		t.Errorf("exited %v, nacked %v, want both", exited, isNacked(msg))
 	}
-	// The next delivery, which may come with the same context, is treated the same.
-	again := newMessage(msg.Context(), "1")
-	if exits(h, again); !isNacked(again) {
-		t.Error("the second delivery was not nacked")
+	// The next deliveries, which may come with the same context, are treated the same, also after one that
+	// went well.
+	ok := middleware.Recover()(func(*message.Message) ([]*message.Message, error) { return nil, nil })
+	for range 2 {
+		again := newMessage(msg.Context(), "1")
+		if exits(h, again); !isNacked(again) {
+			t.Error("a later delivery was not nacked")
+		}
+		if _, err := ok(newMessage(msg.Context(), "1")); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

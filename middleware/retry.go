@@ -64,11 +64,9 @@ func (r *retry) handle(msg *message.Message, h message.HandlerFunc) ([]*message.
 	f.StartAttempt()
 	out, err := h(msg)
 	if err != nil {
-		out, err = r.again(ctx, f, msg, h, err)
-	}
-	if err != nil {
-		f.Restore(msg)
-		out = nil
+		if out, err = r.again(ctx, f, msg, h, err); err != nil {
+			f.Restore(msg)
+		}
 	}
 	msg.SetContext(ctx)
 	// Not deferred: when the handler ends its goroutine, the stages run once more and need the snapshot.
@@ -178,11 +176,15 @@ func (r *retry) backoff() *backoff.ExponentialBackOff {
 
 // step takes the next delay, once: what is reported is what is slept.
 func (r *retry) step(b *backoff.ExponentialBackOff) time.Duration {
-	// The backoff bounds its interval before the jitter, and overflows with a very long one.
-	if d := b.NextBackOff(); d >= 0 && d < r.MaxDelay {
-		return d
+	d := b.NextBackOff()
+	if r.Jitter > 0 && d > 0 {
+		d-- // the backoff's random delay may be 1 ns over its range
 	}
-	return r.MaxDelay
+	// The backoff bounds its interval before the jitter, and overflows with a very long one.
+	if d < 0 || d > r.MaxDelay {
+		return r.MaxDelay
+	}
+	return d
 }
 
 // sleep waits for d, or until ctx is done; then it reports false.

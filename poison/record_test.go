@@ -141,6 +141,10 @@ func TestD7HeadersAreBounded(t *testing.T) {
 		{"in which nothing is cut", panicked(1 << 20), filled(limit), bounded, limit, [2]int{4000, 4096}, [2]int{24, 24}, true},
 		{"a huge key", panicked(10), func(_ *message.Message, d *brokers.Delivery) { d.Key = make([]byte, 1<<20) }, bounded, limit, [2]int{22, 22}, [2]int{24, 24}, true},
 		{"many headers", panicked(10), func(_ *message.Message, d *brokers.Delivery) { d.Headers = make([]brokers.Header, 5000) }, bounded, limit, [2]int{22, 22}, [2]int{24, 24}, true},
+		{"many long fields", panicked(10), func(msg *message.Message, d *brokers.Delivery) {
+			d.Incarnation, msg.UUID = strings.Repeat("i", 250), strings.Repeat("u", 250)
+			msg.Metadata[event.MetaPartitionKey] = strings.Repeat("p", 250)
+		}, func(c *poison.Config) { c.MaxHeaderBytes = 1 << 10 }, 1 << 10, [2]int{22, 22}, [2]int{24, 24}, true},
 		{"an id that no header can hold", panicked(10), func(msg *message.Message, _ *brokers.Delivery) { msg.UUID = "a\xff" }, bounded, limit, [2]int{22, 22}, [2]int{24, 24}, true},
 	}
 	for _, test := range tests {
@@ -256,11 +260,11 @@ func TestFingerprintGroupsFailuresOfAKind(t *testing.T) {
 	if base != "c9c0c450dd0f62cf" {
 		t.Errorf("fingerprint %q has changed: saved searches and alarms name it", base)
 	}
-	same := []string{"order 4711: no stock at 192.168.7.12:80"}
-	for _, text := range same {
-		if got := print(text, nil); got != base {
-			t.Errorf("%q has fingerprint %s, want %s", text, got, base)
-		}
+	if got := print(strings.Repeat("long ", 200), nil); got != "7e4bd26ca5010e16" {
+		t.Errorf("fingerprint of a long text %q has changed", got)
+	}
+	if text := "order 4711: no stock at 192.168.7.12:80"; print(text, nil) != base {
+		t.Errorf("%q has fingerprint %s, want %s", text, print(text, nil), base)
 	}
 	if a, b := print("order 550e8400-e29b-41d4-a716-446655440000 of deadbeef01 failed", nil),
 		print("order 6BA7B810-9DAD-11D1-80B4-00C04FD430C8 of 0badcafe failed", nil); a != b {

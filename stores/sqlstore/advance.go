@@ -16,7 +16,7 @@ func (s *Store) Advance(ctx context.Context, tx *sql.Tx, consumer, entity string
 	}
 	n, err := s.advance(ctx, tx, consumer, entity, version)
 	if err != nil {
-		return false, fmt.Errorf("inbox: advance %q to version %d for %q: %w", entity, version, consumer, transient(err))
+		return false, fmt.Errorf("inbox: advance %q to version %d for %q: %w", entity, version, consumer, err)
 	}
 	return n > 0, nil
 }

@@ -32,14 +32,14 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 
 	tx, err := s.begin(ctx)
 	if err != nil {
-		return false, failed("begin", c, transient(err))
+		return false, failed("begin", c, err)
 	}
 	defer tx.rollback() // whatever was not committed, after a panic or Goexit of fn as well
 
 	claimed, err := s.claim(ctx, tx.Tx, c)
 	if err != nil {
 		tx.rollback() // now: the explanation needs the connection
-		return false, failed("claim", c, transient(s.explain(ctx, err)))
+		return false, failed("claim", c, s.explain(ctx, err))
 	}
 	if !claimed {
 		return false, nil
@@ -58,7 +58,7 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 		if errors.Is(err, sql.ErrTxDone) {
 			err = classify.Permanent(inbox.ErrTxEnded)
 		}
-		return false, failed("commit", c, transient(err))
+		return false, failed("commit", c, err)
 	}
 	return true, nil
 }

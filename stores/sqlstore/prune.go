@@ -23,7 +23,7 @@ func (s *Store) Prune(ctx context.Context, before time.Time, limit int) (int, er
 	}
 	result, err := s.db.ExecContext(ctx, s.sql.prune, cut, limit)
 	if err != nil {
-		return 0, fmt.Errorf("inbox: prune claims before %s: %w", before.Format(time.RFC3339), transient(s.explain(ctx, err)))
+		return 0, fmt.Errorf("inbox: prune claims before %s: %w", before.Format(time.RFC3339), s.explain(ctx, err))
 	}
 	n, err := result.RowsAffected()
 	if err != nil {

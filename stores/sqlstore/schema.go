@@ -60,7 +60,7 @@ const undefinedTable = "42P01"
 // explain adds to the error of a statement what is wrong with the schema, if that is the cause.
 // Drivers agree on no form for "no such table", so it looks.
 func (s *Store) explain(ctx context.Context, err error) error {
-	if ctx.Err() != nil || errors.Is(err, driver.ErrBadConn) || busy(err) {
+	if ctx.Err() != nil || errors.Is(err, driver.ErrBadConn) {
 		return err
 	}
 	if state, ok := errors.AsType[interface {

@@ -190,3 +190,16 @@ func TestCancellationKeepsTransactionAndConnection(t *testing.T) {
 		})
 	}
 }
+
+// A handler committed by itself and then failed: half of its work was stored, under a claim, and nothing
+// said so.
+func TestHandlerThatCommitsItselfAndFails(t *testing.T) {
+	store := onSQLite(t).migrated(t)
+	errHandler := errors.New("failed after the commit")
+	done, err := store.Once(t.Context(), inbox.Claim{Consumer: "c", ID: "m"}, func(_ context.Context, tx *sql.Tx) error {
+		return errors.Join(tx.Commit(), errHandler)
+	})
+	if done || !errors.Is(err, inbox.ErrTxEnded) || !errors.Is(err, errHandler) {
+		t.Errorf("Once: %t, %v; want ErrTxEnded and the handler's error", done, err)
+	}
+}

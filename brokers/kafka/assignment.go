@@ -137,15 +137,11 @@ func (a *assignment) push(records []*kgo.Record) bool {
 
 func size(r *kgo.Record) int { return len(r.Key) + len(r.Value) + 64 }
 
-// heard takes what a fetch tells of the partition.
-func (a *assignment) heard(topicID [16]byte, p kgo.FetchPartition) {
+func (a *assignment) nameIncarnation(topicID [16]byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.incarnation == "" && topicID != [16]byte{} {
 		a.incarnation = hex.EncodeToString(topicID[:])
-	}
-	if p.Err == nil {
-		a.high = p.HighWatermark
 	}
 }
 

@@ -48,17 +48,11 @@ func (m *member) commitSoon() {
 func (m *member) commitAll() {
 	m.commitMu.Lock()
 	defer m.commitMu.Unlock()
-	m.mu.Lock()
-	as := make([]*assignment, 0, len(m.parts))
-	for _, a := range m.parts {
-		as = append(as, a)
-	}
-	m.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	m.abortCommit.Store(&cancel)
 	defer m.abortCommit.Store(nil)
-	m.commit(ctx, as)
+	m.commit(ctx, m.find(nil))
 }
 
 // pending is one partition of a commit.

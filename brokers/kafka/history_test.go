@@ -27,7 +27,7 @@ type history struct {
 	mu      sync.Mutex
 	effects []effect
 	seen    map[effect]struct{} // without the process
-	running map[string]int // by process and key
+	running map[string]int      // by process and key
 	faults  []string
 }
 
@@ -37,7 +37,9 @@ type effect struct {
 	process int
 }
 
-func newHistory() *history { return &history{running: make(map[string]int), seen: make(map[effect]struct{})} }
+func newHistory() *history {
+	return &history{running: make(map[string]int), seen: make(map[effect]struct{})}
+}
 
 func (h *history) start(process int, key string) {
 	h.mu.Lock()

@@ -18,8 +18,8 @@ import (
 // what is being fetched for it, so that a partition whose handlers do go on is better waited for.
 const pauseAfter = 10 * time.Millisecond
 
-// member is one subscription: a client that is a member of its consumer's group. Three goroutines and one for each
-// assignment: run, poll and commitLoop. franz-go calls assigned, offsets, revoked and lost from goroutines of its own, one at
+// member is one subscription: a client that is a member of its consumer's group. Four goroutines and one for each
+// assignment: run, poll, commitLoop and lagLoop. franz-go calls assigned, offsets, revoked and lost from goroutines of its own, one at
 // a time.
 //
 // Locks: commitMu before mu before assignment.mu before budget.mu. franz-go holds none of its own when it calls us.
@@ -27,6 +27,7 @@ type member struct {
 	broker   *Broker
 	config   *Config
 	consumer string
+	topic    string // what was subscribed to
 	limits   limits
 	log      *slog.Logger
 	client   *kgo.Client
@@ -37,8 +38,9 @@ type member struct {
 	ending   atomic.Bool // the subscription ends: wait for nothing
 	gone     atomic.Bool // it has ended
 
-	drained chan struct{} // some partition is not full any more; capacity 1
-	soon    chan struct{} // commit before the next interval; capacity 1
+	drained  chan struct{} // some partition is not full any more; capacity 1
+	soon     chan struct{} // commit before the next interval; capacity 1
+	newParts chan struct{} // there are new assignments; capacity 1
 
 	mu    sync.Mutex
 	parts map[partitionID]*assignment
@@ -66,6 +68,7 @@ func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string
 		broker:   b,
 		config:   &b.config,
 		consumer: consumer,
+		topic:    topic,
 		limits:   b.config.limits(window),
 		log:      b.config.Logger.With("consumer", consumer, "topic", topic),
 		ctx:      ctx,
@@ -74,6 +77,7 @@ func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string
 		budget:   newBudget(window),
 		drained:  make(chan struct{}, 1),
 		soon:     make(chan struct{}, 1),
+		newParts: make(chan struct{}, 1),
 		parts:    make(map[partitionID]*assignment),
 	}
 	m.polls.round = sync.NewCond(&m.mu)
@@ -103,10 +107,11 @@ func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string
 
 // run runs the subscription until its context ends.
 func (m *member) run() {
-	var polling, committing sync.WaitGroup
+	var polling, others sync.WaitGroup
 	stop := make(chan struct{})
 	polling.Go(m.poll)
-	committing.Go(func() { m.commitLoop(stop) })
+	others.Go(func() { m.commitLoop(stop) })
+	others.Go(func() { m.lagLoop(stop) })
 	<-m.ctx.Done()
 	m.ending.Store(true)
 	m.stopPolling()
@@ -119,7 +124,7 @@ func (m *member) run() {
 	cancel()
 	m.client.Close()
 	close(stop)
-	committing.Wait()
+	others.Wait()
 	for _, a := range m.take(nil) { // what the group did not tell of
 		a.stop()
 		a.freeze(context.Cause(m.ctx))
@@ -287,27 +292,27 @@ func (m *member) room() {
 	}
 }
 
-// take removes assignments from those that are known, all if ids is nil.
+// find returns the assignments of these partitions, all if ids is nil. take removes them from those that are known as well.
+func (m *member) find(ids map[string][]int32) []*assignment {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.findLocked(ids)
+}
+
 func (m *member) take(ids map[string][]int32) []*assignment {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var taken []*assignment
-	for id, a := range m.parts {
-		if ids == nil || slices.Contains(ids[id.topic], id.partition) {
-			taken = append(taken, a)
-			delete(m.parts, id)
-		}
+	taken := m.findLocked(ids)
+	for _, a := range taken {
+		delete(m.parts, a.partitionID)
 	}
 	return taken
 }
 
-// find is take without the removal.
-func (m *member) find(ids map[string][]int32) []*assignment {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (m *member) findLocked(ids map[string][]int32) []*assignment {
 	var found []*assignment
 	for id, a := range m.parts {
-		if slices.Contains(ids[id.topic], id.partition) {
+		if ids == nil || slices.Contains(ids[id.topic], id.partition) {
 			found = append(found, a)
 		}
 	}

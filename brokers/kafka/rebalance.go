@@ -40,6 +40,11 @@ func (m *member) assigned(_ context.Context, _ *kgo.Client, ids map[string][]int
 
 // offsets reads what the last owner wrote of completed records beyond the committed one.
 func (m *member) offsets(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	<-m.ready
+	select {
+	case m.newParts <- struct{}{}:
+	default:
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, g := range resp.Groups {
@@ -90,6 +95,9 @@ func (m *member) lost(_ context.Context, _ *kgo.Client, ids map[string][]int32) 
 // committed, if commit says so.
 func (m *member) giveUp(ids map[string][]int32, wait time.Duration, cause error, commit bool) {
 	<-m.ready
+	if len(ids) == 0 {
+		return // which franz-go says at the end of each session; to find it would be everything
+	}
 	as := m.find(ids)
 	if len(as) == 0 {
 		return

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 )
@@ -48,19 +49,9 @@ type PartitionStats struct {
 // Stats returns the state of all partitions that the broker's subscriptions own, sorted by consumer, topic and partition. The
 // caller owns the slice.
 func (b *Broker) Stats() []PartitionStats {
-	b.mu.Lock()
-	subs := make([]*subscriber, 0, len(b.subs))
-	for s := range b.subs {
-		subs = append(subs, s)
-	}
-	b.mu.Unlock()
 	var all []PartitionStats
-	for _, s := range subs {
-		s.mu.Lock()
-		for m := range s.members {
-			all = append(all, m.stats()...)
-		}
-		s.mu.Unlock()
+	for _, m := range b.members() {
+		all = append(all, m.stats()...)
 	}
 	slices.SortFunc(all, func(a, b PartitionStats) int {
 		return cmp.Or(cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
@@ -68,15 +59,23 @@ func (b *Broker) Stats() []PartitionStats {
 	return all
 }
 
-func (m *member) stats() []PartitionStats {
-	m.mu.Lock()
-	as := make([]*assignment, 0, len(m.parts))
-	for _, a := range m.parts {
-		as = append(as, a)
+// members returns all subscriptions.
+func (b *Broker) members() []*member {
+	b.mu.Lock()
+	subs := slices.Collect(maps.Keys(b.subs))
+	b.mu.Unlock()
+	var all []*member
+	for _, s := range subs {
+		s.mu.Lock()
+		all = slices.AppendSeq(all, maps.Keys(s.members))
+		s.mu.Unlock()
 	}
-	m.mu.Unlock()
+	return all
+}
+
+func (m *member) stats() []PartitionStats {
 	var all []PartitionStats
-	for _, a := range as {
+	for _, a := range m.find(nil) {
 		answer := make(chan PartitionStats, 1)
 		select {
 		case a.ask <- answer:

@@ -74,9 +74,10 @@ func NewPruner(db Database, config PrunerConfig) (*Pruner, error) {
 }
 
 // Run prunes until ctx ends and then returns nil. A round that fails is logged and tried again at the
-// next interval: a database that is down is no reason to end the service.
+// next interval: a database that is down is no reason to end the service. The first round is within the
+// first tenth of the interval, so that a service that is restarted often prunes too.
 func (p *Pruner) Run(ctx context.Context) error {
-	timer := time.NewTimer(p.wait())
+	timer := time.NewTimer(rand.N(p.config.Interval / 10))
 	defer timer.Stop()
 	for {
 		select {

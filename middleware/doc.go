@@ -3,18 +3,19 @@
 // the runtime puts them together with the others in the one right order.
 //
 // It judges no error: classify does. It stores nothing and acks nothing: a stage tells its outcome by the
-// error that it returns. It starts no goroutine.
+// error that it returns ([Recover] says what it does where nobody is left to return to). It starts no
+// goroutine.
 //
 // # Order on a plain router
 //
 // The first that is added is the outermost:
 //
 //	router.AddMiddleware(
-//		middleware.Recover(),              // guards the stages below, and makes Goexit an error
+//		middleware.Recover(),               // guards the stages below, and makes Goexit an error
 //		middleware.Correlation(...),
 //		deadLetters.Middleware,            // poison.Poison
 //		retry,                             // middleware.Retry
-//		middleware.Recover(),              // a panic of an attempt becomes its error
+//		middleware.Recover(),               // a panic of an attempt becomes its error
 //		middleware.Timeout(30*time.Second), // per attempt
 //	)
 //

@@ -41,8 +41,8 @@ type Store[Tx any] interface {
 	// connection and for the claim does not use up the handler's time.
 	Once(ctx context.Context, c Claim, fn func(ctx context.Context, tx Tx) error) (bool, error)
 
-	// Advance records in tx that consumer has seen version of entity, if that is newer than what is
-	// recorded, and reports whether it was. Equal is not newer. It locks the entity's row until tx ends.
+	// Advance records in tx that consumer has seen version of entity, unless a newer one is recorded, and
+	// reports whether it did: false means stale. It locks the entity's row until tx ends.
 	// An entity that cannot be kept is refused with a permanent *[NameError]. Users call [SkipStale].
 	Advance(ctx context.Context, tx Tx, consumer, entity string, version int64) (bool, error)
 }

@@ -8,11 +8,12 @@ import (
 )
 
 // SkipStale guards fn by the entity's version, for brokers and producers that cannot keep the order: a
-// message with a version that is not newer than the last one applied is skipped. It is not an error; its
-// claim is committed and it is acked as stale.
+// message with a version older than the newest one applied is skipped. It is not an error; its claim is
+// committed and it is acked as stale.
 //
-// versionOf reads the entity's name (1 to [MaxNameBytes] bytes) and version from the event. Equal is not
-// newer, so two different events need two versions. The version is recorded in fn's transaction, per
+// versionOf reads the entity's name (1 to [MaxNameBytes] bytes) and version from the event. An equal version
+// is applied: the same message again is the claim's to recognise, and different ones of one version are
+// common where it is a time of limited resolution. The version is recorded in fn's transaction, per
 // consumer, and the entity's row stays locked until it ends: events of one entity do not overlap, in
 // whatever processes they are.
 //
@@ -27,11 +28,11 @@ func SkipStale[Tx, T any](store Store[Tx], versionOf func(T) (entity string, ver
 			return classify.Permanent(ErrNoConsumer)
 		}
 		entity, version := versionOf(event)
-		newer, err := store.Advance(ctx, tx, f.Consumer, entity, version)
+		current, err := store.Advance(ctx, tx, f.Consumer, entity, version)
 		if err != nil {
 			return err
 		}
-		if !newer {
+		if !current {
 			flight.Give(f, flight.Stale) // for run, which lets it stand once the claim is committed
 			return nil
 		}

@@ -74,7 +74,7 @@ func (s *Store) MaxConcurrency() int { return s.slots.Len() }
 // statements are the texts for one set of names.
 type statements struct {
 	claim   string // consumer, id; 1 row: claimed
-	advance string // consumer, entity, version; 1 row: newer
+	advance string // consumer, entity, version; 1 row: not older
 	prune   string // before, limit
 	outboxStatements
 }
@@ -85,7 +85,7 @@ func newStatements(n schema.Names) statements {
 		claim: "INSERT INTO " + inbox + " (consumer, id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
 		// ON CONFLICT DO UPDATE locks the row even where its WHERE is false.
 		advance: "INSERT INTO " + version + " AS v (consumer, entity, version) VALUES ($1, $2, $3)" +
-			" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version < excluded.version",
+			" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version <= excluded.version",
 		prune: "DELETE FROM " + inbox + " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " + inbox +
 			" WHERE claimed_at < $1 ORDER BY claimed_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
 		outboxStatements: newOutboxStatements(n),

@@ -14,24 +14,37 @@ func (s *Store) Advance(ctx context.Context, tx *sql.Tx, consumer, entity string
 	if err := inbox.ValidateEntity(consumer, entity); err != nil {
 		return false, err
 	}
-	n, err := s.advance(ctx, tx, consumer, entity, version)
+	advance := s.advance
+	if s.names.Dialect == schema.MySQL {
+		advance = s.advanceMySQL
+	}
+	current, err := advance(ctx, tx, consumer, entity, version)
 	if err != nil {
 		return false, fmt.Errorf("inbox: advance %q to version %d for %q: %w", entity, version, consumer, err)
 	}
-	return n > 0, nil
+	return current, nil
 }
 
-func (s *Store) advance(ctx context.Context, tx *sql.Tx, consumer, entity string, version int64) (int64, error) {
-	args := []any{consumer, entity, version}
-	if s.names.Dialect == schema.MySQL {
-		if _, err := tx.ExecContext(ctx, s.sql.ensureVersion, consumer, entity); err != nil {
-			return 0, err
-		}
-		args = []any{version, consumer, entity, version}
-	}
-	result, err := tx.ExecContext(ctx, s.sql.advance, args...)
+func (s *Store) advance(ctx context.Context, tx *sql.Tx, consumer, entity string, version int64) (bool, error) {
+	result, err := tx.ExecContext(ctx, s.sql.advance, consumer, entity, version)
 	if err != nil {
-		return 0, err
+		return false, err
 	}
-	return result.RowsAffected()
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+func (s *Store) advanceMySQL(ctx context.Context, tx *sql.Tx, consumer, entity string, version int64) (bool, error) {
+	if _, err := tx.ExecContext(ctx, s.sql.ensureVersion, consumer, entity); err != nil {
+		return false, err
+	}
+	var last int64
+	if err := tx.QueryRowContext(ctx, s.sql.lockVersion, consumer, entity).Scan(&last); err != nil {
+		return false, err
+	}
+	if version < last {
+		return false, nil
+	}
+	_, err := tx.ExecContext(ctx, s.sql.advance, version, consumer, entity)
+	return err == nil, err
 }

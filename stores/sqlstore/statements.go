@@ -6,7 +6,8 @@ import "github.com/headrace-go/headrace/stores/schema"
 type statements struct {
 	claim         string // consumer, id, and on SQLite the time in microseconds; 1 row: claimed
 	ensureVersion string // MySQL alone: consumer, entity
-	advance       string // consumer, entity, version; on MySQL version, consumer, entity, version
+	lockVersion   string // MySQL: consumer, entity
+	advance       string // consumer, entity, version; on MySQL version, consumer, entity
 	prune         string // before, limit
 }
 
@@ -18,7 +19,7 @@ func newStatements(n schema.Names) statements {
 			claim: "INSERT INTO " + inbox + " (consumer, id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
 			// ON CONFLICT DO UPDATE locks the row even where its WHERE is false.
 			advance: "INSERT INTO " + version + " AS v (consumer, entity, version) VALUES ($1, $2, $3)" +
-				" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version < excluded.version",
+				" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version <= excluded.version",
 			prune: "DELETE FROM " + inbox + " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " + inbox +
 				" WHERE claimed_at < $1 ORDER BY claimed_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
 		}
@@ -30,18 +31,19 @@ func newStatements(n schema.Names) statements {
 			claim: "INSERT INTO " + inbox + " (consumer, id, claimed_at) VALUES (?, ?, UTC_TIMESTAMP(6))" +
 				" ON DUPLICATE KEY UPDATE claimed_at = claimed_at + INTERVAL 1 MICROSECOND",
 			// First make sure that the row is there, older than any version, and lock it: an UPDATE that
-			// finds no row locks a gap, and two of them then deadlock. The UPDATE always changes what it
-			// finds, so its count does not depend on clientFoundRows.
+			// finds no row locks a gap, and two of them then deadlock. Then read it, since the count of an
+			// UPDATE that changes nothing depends on clientFoundRows.
 			ensureVersion: "INSERT INTO " + version + " (consumer, entity, version) VALUES (?, ?, -9223372036854775808)" +
 				" ON DUPLICATE KEY UPDATE version = version",
-			advance: "UPDATE " + version + " SET version = ? WHERE consumer = ? AND entity = ? AND version < ?",
+			lockVersion: "SELECT version FROM " + version + " WHERE consumer = ? AND entity = ? FOR UPDATE",
+			advance:     "UPDATE " + version + " SET version = ? WHERE consumer = ? AND entity = ?",
 			prune:   "DELETE FROM " + inbox + " WHERE claimed_at < ? ORDER BY claimed_at LIMIT ?",
 		}
 	default: // SQLite; schema.NewNames refused all else
 		return statements{
 			claim: "INSERT INTO " + inbox + " (consumer, id, claimed_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
 			advance: "INSERT INTO " + version + " AS v (consumer, entity, version) VALUES (?, ?, ?)" +
-				" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version < excluded.version",
+				" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version <= excluded.version",
 			prune: "DELETE FROM " + inbox + " WHERE (consumer, id) IN (SELECT consumer, id FROM " + inbox +
 				" WHERE claimed_at < ? ORDER BY claimed_at LIMIT ?)",
 		}

@@ -100,7 +100,7 @@ func (s *Store) Advance(_ context.Context, tx *Tx, consumer, entity string, vers
 		return false, err
 	}
 	key := inbox.Claim{Consumer: consumer, ID: entity}
-	if last, seen := tx.versions[key]; seen && version <= last {
+	if last, seen := tx.versions[key]; seen && version < last {
 		return false, nil
 	}
 	tx.versions[key] = version

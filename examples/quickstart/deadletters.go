@@ -44,13 +44,11 @@ func (d *deadLetters) run(ctx context.Context) error {
 		return err
 	}
 	messages, err := sub.Subscribe(ctx, deadLettersTopic)
-	if err != nil {
-		if ctx.Err() == nil {
-			err = fmt.Errorf("subscribe to %s: %w", deadLettersTopic, err)
-		} else {
-			err = nil // stopped before it began
-		}
-		return errors.Join(err, sub.Close())
+	switch {
+	case ctx.Err() != nil: // stopped before it began
+		return sub.Close()
+	case err != nil:
+		return errors.Join(fmt.Errorf("subscribe to %s: %w", deadLettersTopic, err), sub.Close())
 	}
 	record := inbox.Handler(d.store, deadLettersConsumer, recordDeadLetter)
 	for msg := range messages {

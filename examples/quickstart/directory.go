@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/headrace-go/headrace/classify"
@@ -24,12 +25,9 @@ const (
 	busyUntil = 150 * time.Millisecond
 )
 
-var (
-	errReset = errors.New("connection reset by the directory")
-	errBusy  = errors.New("the directory has too many requests")
-)
+var errBusy = errors.New("the directory has too many requests")
 
-// lookup finds who sent a delivery.
+// lookup finds who sent a delivery. That a reset connection is worth a retry needs no saying: classify knows.
 func (d *directory) lookup(ctx context.Context, id, login string) (team string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -41,7 +39,7 @@ func (d *directory) lookup(ctx context.Context, id, login string) (team string, 
 	case id == busyFor && call == 1:
 		return "", classify.RetryAfter(errBusy, busyUntil)
 	case call <= failures(id):
-		return "", classify.Transient(fmt.Errorf("look up %q: %w", login, errReset))
+		return "", fmt.Errorf("look up %q in the directory: %w", login, syscall.ECONNRESET)
 	}
 	return "team of " + login, nil
 }

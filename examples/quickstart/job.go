@@ -114,11 +114,9 @@ func (j *job) open(ctx context.Context) (err error) {
 	if err := os.MkdirAll(j.options.data, 0o700); err != nil {
 		return err
 	}
-	// A process that was killed leaves deliveries that it held: short of a sign of life from it for AckWait,
-	// they come again.
 	j.broker, err = embedded.New(
 		embedded.Config{Dir: filepath.Join(j.options.data, "jetstream"), Logger: j.logger},
-		jetstream.Config{AckWait: 5 * time.Second, Logger: j.logger})
+		jetstream.Config{Logger: j.logger})
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,11 @@ func execute(ctx context.Context, o options, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stderr, "quickstart:", err)
 			return 1
 		}
-		defer os.RemoveAll(dir)
+		defer func() {
+			if err := os.RemoveAll(dir); err != nil {
+				fmt.Fprintln(stderr, "quickstart: remove the temporary directory:", err)
+			}
+		}()
 		o.data = dir
 	}
 	work := runJob

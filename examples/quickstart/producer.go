@@ -79,28 +79,34 @@ func (p *producer) run(ctx context.Context) error {
 
 // publish sends each webhook in a trace of its own, as the HTTP request would be that brought it.
 func (p *producer) publish(ctx context.Context, batch []webhook) error {
+	messages := make([]*message.Message, len(batch))
+	for i, w := range batch {
+		spanCtx, span := p.tracer.Start(ctx, "receive webhook", trace.WithSpanKind(trace.SpanKindServer))
+		messages[i] = w.message.Copy()
+		messages[i].SetContext(spanCtx)
+		telemetry.Inject(spanCtx, messages[i].Metadata)
+		span.End()
+	}
+	if err := p.note(ctx, messages); err != nil {
+		return err
+	}
+	messages = slices.DeleteFunc(messages, func(m *message.Message) bool { return slices.Contains(p.withhold, m.UUID) })
+	return p.pub.Publish(webhooksTopic, messages...)
+}
+
+// note writes down in which traces messages are sent. It does so before: after a crash, one that nobody knows to
+// have been sent may have arrived.
+func (p *producer) note(ctx context.Context, messages []*message.Message) error {
 	tx, err := p.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback()
-	var messages []*message.Message
-	for _, w := range batch {
-		spanCtx, span := p.tracer.Start(ctx, "receive webhook", trace.WithSpanKind(trace.SpanKindServer))
-		m := w.message.Copy()
-		m.SetContext(spanCtx)
-		telemetry.Inject(spanCtx, m.Metadata)
-		span.End()
-		traceID := span.SpanContext().TraceID().String()
-		if _, err := tx.ExecContext(ctx, `INSERT INTO sent (id, trace_id) VALUES (?, ?)`, w.message.Metadata[event.MetaID], traceID); err != nil {
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	for _, m := range messages {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO sent (id, trace_id) VALUES (?, ?)`,
+			m.Metadata[event.MetaID], traceID(m.Context())); err != nil {
 			return err
 		}
-		if !slices.Contains(p.withhold, m.UUID) {
-			messages = append(messages, m)
-		}
 	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-	return p.pub.Publish(webhooksTopic, messages...)
+	return tx.Commit()
 }

@@ -82,9 +82,6 @@ func (s *spans) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) er
 // Shutdown implements sdktrace.SpanExporter.
 func (*spans) Shutdown(context.Context) error { return nil }
 
-// shownTraces is how many traces are printed.
-const shownTraces = 3
-
 // print shows the traces with the most to tell: one that goes on in the second service, one with retries, one that
 // ended in a dead letter, as far as there are any.
 func (s *spans) print(w io.Writer) {
@@ -150,7 +147,7 @@ func printSpan(w io.Writer, s sdktrace.ReadOnlySpan, indent string) {
 	for _, key := range []attribute.Key{"messaging.message.id", "headrace.outcome", "error.type"} {
 		for _, a := range s.Attributes() {
 			if a.Key == key {
-				line += fmt.Sprintf("  %s=%s", key, a.Value.Emit())
+				line += fmt.Sprintf("  %s=%s", key, a.Value.String())
 			}
 		}
 	}
@@ -158,7 +155,7 @@ func printSpan(w io.Writer, s sdktrace.ReadOnlySpan, indent string) {
 	for _, e := range s.Events() {
 		line := fmt.Sprintf("%s  - %s", indent, e.Name)
 		for _, a := range e.Attributes {
-			line += fmt.Sprintf("  %s=%.80s", a.Key, a.Value.Emit())
+			line += fmt.Sprintf("  %s=%.80s", a.Key, a.Value.String())
 		}
 		fmt.Fprintln(w, line)
 	}

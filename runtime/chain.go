@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -58,6 +59,9 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
 	}
+	if err := dead.Check(cfg.Topic); err != nil && !errors.Is(err, poison.ErrDeadLetterTopic) {
+		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
+	}
 	sub, err := r.config.Broker.Subscriber(brokers.Subscription{Consumer: cfg.Name, Topic: cfg.Topic, Window: window})
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: open the subscription to %s: %w", cfg.Name, cfg.Topic, err)
@@ -83,6 +87,7 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 	stages := []message.HandlerMiddleware{
 		settled,
 		l.intake.Middleware,
+		middleware.Recover(), // for Goexit: its other half is inside retry
 		l.telemetry.Middleware,
 		middleware.Correlation(middleware.CorrelationConfig{
 			Source:   c.runtime.source(),
@@ -109,7 +114,7 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 func settled(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		_, err := h(msg)
-		if f := flight.From(msg.Context()); f != nil && f.Settlement() != flight.Unsettled {
+		if f := flight.From(msg.Context()); f != nil && (f.Settlement() == flight.Acked || f.Settlement() == flight.Released) {
 			err = nil
 		}
 		return nil, err

@@ -51,7 +51,8 @@ type Config struct {
 	// the check of InboxRetention. Default 7 days.
 	DeadLetterRetention time.Duration
 
-	// DeadLetterTopic names the topic for the dead letters of a topic. Default: the topic + ".DLT".
+	// DeadLetterTopic names the topic for the dead letters of a topic. It must be pure.
+	// Default: the topic + ".DLT".
 	DeadLetterTopic func(topic string) string
 
 	// Logger gets the runtime's and the router's logs. Default slog.Default(). Nothing is logged at
@@ -149,9 +150,6 @@ func (c Config) withDefaults() (Config, error) {
 		default:
 			bad(d.field, *d.value, "want a duration above zero")
 		}
-	}
-	if c.DeadLetterTopic == nil {
-		c.DeadLetterTopic = func(topic string) string { return topic + ".DLT" }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -31,7 +31,8 @@ type ConsumerConfig struct {
 	// '_' and '-'.
 	Name string
 
-	// Topic is what it reads.
+	// Topic is what it reads. What fails on a dead-letter topic is not dead-lettered again: it is
+	// delivered again until it succeeds.
 	Topic string
 
 	// Policy overrides the runtime's, field by field; its Middleware runs inside the runtime's.

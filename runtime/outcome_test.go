@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -265,6 +266,53 @@ func TestExhaustedAndPanickingHandlersAreDeadLetteredAndTheKeyGoesOn(t *testing.
 	}
 	if second.Attempts != 1 || !strings.Contains(second.Error, "no such luck") || second.Stack == "" {
 		t.Errorf("second dead letter: %d attempts, %q, %d bytes of stack; want 1, the panic's value, a stack", second.Attempts, second.Error, len(second.Stack))
+	}
+}
+
+func TestD4ConsumerOfDeadLettersMakesNone(t *testing.T) {
+	// The dead-letter topic's own consumer had the same dead-letter topic: a loop.
+	b := newBench(t, nil)
+	runtime.Handle(b.rt.Consumer("billing", "orders"), "order.placed", func(context.Context, order) error {
+		return classify.Permanent(errBroken)
+	})
+	var runs atomic.Int64
+	grave := b.rt.Consumer("graveyard", "orders.DLT")
+	runtime.HandleMessage(grave, runtime.AnyType, func(*message.Message) error {
+		if runs.Add(1) < 4 {
+			return classify.Permanent(errBroken)
+		}
+		return nil
+	})
+	b.publish("orders", placed(t, "1"))
+	b.start()
+	b.eventually("the dead letter is handled", func() bool { return grave.Stats().Effects == 1 })
+	b.mustStop()
+	if s := grave.Stats(); s.DeadLettered != 0 {
+		t.Errorf("stats are %+v, want no dead letter of a dead letter", s)
+	}
+	if n := b.unacked("orders.DLT.DLT", "x") + b.unacked("orders.DLT", "graveyard"); n != 0 {
+		t.Errorf("%d messages left or dead-lettered again, want 0", n)
+	}
+}
+
+func TestGoexitIsTheMessagesFailure(t *testing.T) {
+	// t.FailNow in a handler, or any runtime.Goexit, ended the router's goroutine: the message was
+	// delivered again and again.
+	b := newBench(t, nil)
+	c := b.rt.Consumer("billing", "orders")
+	runtime.Handle(c, "order.placed", func(_ context.Context, o order) error {
+		if o.ID == "1" {
+			goruntime.Goexit()
+		}
+		return nil
+	})
+	b.publish("orders", placed(t, "1"), placed(t, "2"))
+	b.start()
+	rec := parseDead(t, b.dead("orders", 1)[0])
+	b.eventually("the next of the key is handled", func() bool { return c.Stats().Effects == 1 })
+	b.mustStop()
+	if !strings.Contains(rec.Error, "Goexit") {
+		t.Errorf("dead letter says %q, want it to name Goexit", rec.Error)
 	}
 }
 

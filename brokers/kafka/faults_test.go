@@ -2,16 +2,20 @@ package kafka_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os/signal"
 	"slices"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -743,4 +747,56 @@ func TestL4StuckPartitionLeavesOthersTheirShare(t *testing.T) {
 		}
 		m.Ack()
 	}
+}
+
+func numbered(i int) *message.Message {
+	m := message.NewMessage(strconv.Itoa(i), []byte(strconv.Itoa(i)))
+	m.Metadata["ce_partitionkey"] = key(i)
+	return m
+}
+
+func uniqueTopic(t *testing.T, seeds []string, partitions int32) string {
+	t.Helper()
+	topic := "topic." + rand.Text()
+	makeTopic(t, seeds, topic, partitions)
+	return topic
+}
+
+// refuseMetadata makes the cluster one with an offset.metadata.max.bytes of 0.
+func refuseMetadata(c *kfake.Cluster) {
+	c.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := r.(*kmsg.OffsetCommitRequest)
+		resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
+		refused := false
+		for _, t := range req.Topics {
+			rt := kmsg.NewOffsetCommitResponseTopic()
+			rt.Topic, rt.TopicID = t.Topic, t.TopicID
+			for _, p := range t.Partitions {
+				rp := kmsg.NewOffsetCommitResponseTopicPartition()
+				rp.Partition = p.Partition
+				if p.Metadata != nil && *p.Metadata != "" {
+					rp.ErrorCode = kerr.OffsetMetadataTooLarge.Code
+					refused = true
+				}
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp, nil, refused
+	})
+}
+
+// commitAs commits an offset of partition 0 for "c" as a program that is not ours does.
+func commitAs(t *testing.T, seeds []string, topic string, offset int64, metadata string) {
+	t.Helper()
+	all := make(kadm.Offsets)
+	all.Add(kadm.Offset{Topic: topic, At: offset, LeaderEpoch: -1, Metadata: metadata})
+	if _, err := kadm.NewClient(client(t, seeds)).CommitOffsets(t.Context(), "c", all); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func notifyTerm(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGTERM)
 }

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/headrace-go/headrace/event"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -190,6 +192,40 @@ func TestBooksThatDoNotBalanceFailTheRun(t *testing.T) {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("standard error has no %q:\n%s", want, stderr)
 		}
+	}
+}
+
+func TestOrderCheckSeesAnEffectBehindALaterOne(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	store, err := openStore(ctx, filepath.Join(t.TempDir(), "tracker.db"), trackerSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	for _, e := range []struct {
+		id, key  string
+		sequence int
+	}{{"a1", "a", 1}, {"a3", "a", 3}, {"b2", "b", 2}, {"a2", "a", 2}, {"a4", "a", 4}, {"b2 again", "b", 2}} {
+		tx, err := store.DB().BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = checkOrder(ctx, tx, event.Envelope{ID: e.id, PartitionKey: e.key}, e.sequence)
+		if err == nil {
+			_, err = tx.ExecContext(ctx, `INSERT INTO effects VALUES (?, '', ?, ?, '', '', '')`, e.id, e.key, e.sequence)
+		}
+		if err := errors.Join(err, tx.Commit()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &books{tracker: store.DB()}
+	if err := b.checkOrder(ctx, expectation{}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"order of a: a2, number 2, took effect after number 3", "order of b: b2 again, number 2, took effect after number 2"}
+	if b.violations != 2 || !slices.Equal(b.problems, want) {
+		t.Errorf("%d violations: %q\nwant 2: %q", b.violations, b.problems, want)
 	}
 }
 

@@ -33,17 +33,12 @@ func fake(tb testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
 // real returns the seeds of a real cluster of one node. Only CI must have one.
 func real(tb testing.TB) []string {
 	tb.Helper()
-	return fromEnv(tb, "HEADRACE_KAFKA_SEEDS", "kafka")
-}
-
-func fromEnv(tb testing.TB, name, servers string) []string {
-	tb.Helper()
-	seeds := os.Getenv(name)
+	seeds := os.Getenv("HEADRACE_KAFKA_SEEDS")
 	if seeds == "" {
 		if os.Getenv("CI") != "" {
-			tb.Fatalf("%s is not set: run integration/servers start %s", name, servers)
+			tb.Fatal("HEADRACE_KAFKA_SEEDS is not set: run integration/servers start kafka")
 		}
-		tb.Skipf("%s is not set: run integration/servers start %s", name, servers)
+		tb.Skip("HEADRACE_KAFKA_SEEDS is not set: run integration/servers start kafka")
 	}
 	return strings.Split(seeds, ",")
 }

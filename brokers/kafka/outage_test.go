@@ -242,7 +242,10 @@ func TestChild(t *testing.T) {
 // A broker of a cluster of three stops and comes back, each in turn, while messages are published and handled. Leaders and coordinators
 // change; nothing is lost or out of order, and nothing published is published twice.
 func TestBrokersRestartOnCluster(t *testing.T) {
-	seeds := fromEnv(t, "HEADRACE_KAFKA3_SEEDS", "kafka3a kafka3b kafka3c")
+	if os.Getenv("HEADRACE_KAFKA3_SEEDS") == "" {
+		t.Skip("HEADRACE_KAFKA3_SEEDS is not set: run integration/servers start kafka3a kafka3b kafka3c; it takes minutes, and CI does not")
+	}
+	seeds := strings.Split(os.Getenv("HEADRACE_KAFKA3_SEEDS"), ",")
 	const keys = 20
 	topic := uniqueTopic(t, seeds, 6)
 	h := newHistory()

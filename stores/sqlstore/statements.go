@@ -37,7 +37,7 @@ func newStatements(n schema.Names) statements {
 				" ON DUPLICATE KEY UPDATE version = version",
 			lockVersion: "SELECT version FROM " + version + " WHERE consumer = ? AND entity = ? FOR UPDATE",
 			advance:     "UPDATE " + version + " SET version = ? WHERE consumer = ? AND entity = ?",
-			prune:   "DELETE FROM " + inbox + " WHERE claimed_at < ? ORDER BY claimed_at LIMIT ?",
+			prune:       "DELETE FROM " + inbox + " WHERE claimed_at < ? ORDER BY claimed_at LIMIT ?",
 		}
 	default: // SQLite; schema.NewNames refused all else
 		return statements{

@@ -13,7 +13,7 @@ import (
 
 // Retry runs the handler until it succeeds, the policy is used up, or trying again cannot help. It blocks
 // its goroutine while it waits between attempts, and so holds the message's lane: nothing of the same key
-// overtakes.
+// overtakes. Of an intake's concurrency it takes nothing meanwhile.
 //
 // What an error leads to is the classifier's verdict:
 //
@@ -110,7 +110,7 @@ func (r *retry) again(
 				Verdict: result.Verdict, ErrorType: result.ErrorType, Err: fail.Err,
 			})
 		}
-		if !sleep(ctx, delay) {
+		if !f.Sleep(ctx, delay) {
 			return nil, classify.Stop(fail.Err)
 		}
 
@@ -185,16 +185,4 @@ func (r *retry) step(b *backoff.ExponentialBackOff) time.Duration {
 		return r.MaxDelay
 	}
 	return d
-}
-
-// sleep waits for d, or until ctx is done; then it reports false.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
 }

@@ -30,8 +30,8 @@ type Config struct {
 	// No more are read from the broker until some are settled. Default 1024, at most MaxWindow.
 	Window int
 
-	// Concurrency is the most handlers that run at once, over all subscriptions of the intake.
-	// At most Window. Default 64, or Window if that is less.
+	// Concurrency is the most handlers that run at once, over all subscriptions of the intake. One that
+	// waits to be tried again does not count. At most Window. Default 64, or Window if that is less.
 	Concurrency int
 
 	// Key tells what a message is ordered by; see DefaultKey, the default, for what "" means. It gets

@@ -16,6 +16,8 @@ type delivery struct {
 	lane       *lane // nil: unordered
 	prev, next *delivery
 	running    bool
+	resting    bool          // it runs, but in nobody's way
+	awake      chan struct{} // closed when it may go on; nil unless it was roused
 
 	// started is when it was handed to the router, since the intake's epoch.
 	started time.Duration
@@ -55,4 +57,32 @@ func (d *delivery) fail() {
 		return
 	}
 	d.Nack()
+}
+
+// Rest is for a delivery whose handler waits to be tried again: until Rouse another one may run in its place.
+// It keeps its lane.
+func (d *delivery) Rest() {
+	in := d.sub.intake
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.lanes.rest(d)
+	in.dispatch()
+}
+
+// Rouse waits until there is a place for the delivery again, before any that has not begun. It reports false
+// if ctx ended before that.
+func (d *delivery) Rouse(ctx context.Context) bool {
+	in, awake := d.sub.intake, make(chan struct{})
+	in.mu.Lock()
+	d.awake = awake
+	in.lanes.rouse(d)
+	in.dispatch()
+	in.mu.Unlock()
+	select {
+	case <-awake:
+		return true
+	case <-ctx.Done():
+		// What is left to do needs no place. If it gets one all the same, it is given back at the end.
+		return false
+	}
 }

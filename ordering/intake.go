@@ -90,9 +90,9 @@ func (in *Intake) Resume(reason string) {
 
 // Stats is the state of an intake at one moment.
 type Stats struct {
-	// InFlight deliveries were handed to the router and are not settled; Waiting ones were not handed
-	// to it. Lanes is how many keys they belong to.
-	InFlight, Waiting, Lanes int
+	// InFlight deliveries were handed to the router and are not settled; Resting of them wait to be tried
+	// again. Waiting ones were not handed to it. Lanes is how many keys they belong to.
+	InFlight, Resting, Waiting, Lanes int
 
 	// OldestStart is when the delivery that has been in flight for longest was handed to the router;
 	// the zero time if none is.
@@ -118,6 +118,7 @@ func (in *Intake) Stats() Stats {
 	l := in.lanes
 	st := Stats{
 		InFlight: l.running.n,
+		Resting:  l.resting,
 		Waiting:  l.behind + l.ready.n,
 		Paused:   slices.Sorted(maps.Keys(in.reasons)),
 		Draining: in.draining,
@@ -137,9 +138,14 @@ func (in *Intake) Stats() Stats {
 	return st
 }
 
-// dispatch hands what may run to the router. in.mu is held.
+// dispatch hands what may run to the router, and wakes what may go on. in.mu is held.
 func (in *Intake) dispatch() {
 	for d := in.lanes.next(); d != nil; d = in.lanes.next() {
+		if d.awake != nil {
+			close(d.awake)
+			d.awake = nil
+			continue
+		}
 		d.started = time.Since(in.epoch)
 		// Never blocks: the channel has room for as many as can run.
 		d.sub.out <- &d.View

@@ -1,6 +1,9 @@
 package ordering
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // lanes decides which delivery runs next. It is a state machine without goroutine, channel or clock;
 // the intake calls it under its mutex and does what it says.
@@ -8,6 +11,9 @@ import "strings"
 // A delivery waits behind the head of its lane, or is ready, or runs, or was dropped: taken out
 // without having run. A lane has at most one head, which is ready or runs. Ready deliveries run in
 // the order in which they became ready. A source counts what it holds until finish or forget.
+//
+// One that runs may rest: it keeps its lane, but another may run in its place. It has to be roused to go
+// on, and then comes before those that are ready.
 type lanes struct {
 	concurrency int
 	paused      bool
@@ -18,8 +24,10 @@ type lanes struct {
 	byKey   map[laneKey]*lane
 	ready   fifo
 	running list
-	behind  int  // deliveries behind the heads of lanes
-	dropped fifo // to be given back by the intake, which then calls forget
+	resting int         // of those that run
+	roused  []*delivery // of those that rest, the first to go on first
+	behind  int         // deliveries behind the heads of lanes
+	dropped fifo        // to be given back by the intake, which then calls forget
 
 	// Lanes without deliveries stay for their next one, up to idleLimit, the longest idle first out.
 	idle      lane // the root of a ring
@@ -75,9 +83,18 @@ func (l *lanes) admit(d *delivery, k laneKey, ordered bool) {
 	l.ready.push(d)
 }
 
-// next returns the delivery to run next, or nil if there is none or nothing may start.
+// next returns the delivery to run next, or nil if there is none or nothing may start. One that was roused
+// goes on even during a pause: it has begun.
 func (l *lanes) next() *delivery {
-	if l.paused || l.running.n >= l.concurrency {
+	if l.running.n-l.resting >= l.concurrency {
+		return nil
+	}
+	if len(l.roused) > 0 {
+		d := l.roused[0]
+		l.wake(d)
+		return d
+	}
+	if l.paused {
 		return nil
 	}
 	d := l.ready.pop()
@@ -90,10 +107,30 @@ func (l *lanes) next() *delivery {
 
 // finish ends the run of d and makes the next of its lane ready.
 func (l *lanes) finish(d *delivery) {
+	if d.resting {
+		l.wake(d)
+	}
 	l.running.remove(d)
 	d.running = false
 	d.sub.held--
 	l.promote(d.lane)
+}
+
+// rest lets another delivery run in the place of d.
+func (l *lanes) rest(d *delivery) {
+	d.resting = true
+	l.resting++
+}
+
+// rouse lets next return d, which rests, when there is a place again.
+func (l *lanes) rouse(d *delivery) { l.roused = append(l.roused, d) }
+
+func (l *lanes) wake(d *delivery) {
+	d.resting = false
+	l.resting--
+	if i := slices.Index(l.roused, d); i >= 0 {
+		l.roused = slices.Delete(l.roused, i, i+1)
+	}
 }
 
 // recall drops d, which next returned but nobody has begun to run.

@@ -27,6 +27,10 @@ type modelDelivery struct {
 	state   modelState
 	// since is when it became ready: the model's clock, or 0.
 	since int
+	// rests says that it runs and rests, roused is when it was roused: the model's clock, or 0. begun
+	// says that it has ever rested.
+	rests, begun bool
+	roused       int
 }
 
 type modelState int
@@ -74,7 +78,7 @@ func (m *laneModel) check() {
 		}
 		md.state = modelDropped
 	}
-	waiting, running, busy := 0, 0, map[laneKey]bool{}
+	waiting, running, resting, busy := 0, 0, 0, map[laneKey]bool{}
 	held := map[*subscription]int{}
 	for _, d := range m.all {
 		if d.state != modelGone {
@@ -85,6 +89,9 @@ func (m *laneModel) check() {
 			waiting++
 		case modelRunning:
 			running++
+			if d.rests {
+				resting++
+			}
 		default:
 			continue
 		}
@@ -101,8 +108,8 @@ func (m *laneModel) check() {
 	if got := l.behind + l.ready.n; got != waiting {
 		t.Fatalf("waiting = %d, want %d", got, waiting)
 	}
-	if l.running.n != running {
-		t.Fatalf("running = %d, want %d", l.running.n, running)
+	if l.running.n != running || l.resting != resting {
+		t.Fatalf("running = %d, %d of them resting; want %d, %d", l.running.n, l.resting, running, resting)
 	}
 	if l.idleCount > l.idleLimit || len(l.byKey) != len(busy)+l.idleCount {
 		t.Fatalf("%d lanes, %d busy and %d idle, at most %d idle", len(l.byKey), len(busy), l.idleCount, l.idleLimit)
@@ -117,12 +124,16 @@ func (m *laneModel) check() {
 	}
 }
 
-// next checks that the one to run is the one that has been ready for longest.
+// next checks that the one to run is the one that has been roused or else ready for longest.
 func (m *laneModel) next() {
 	oldest, running := 0, 0
+	var roused *modelDelivery
 	for _, d := range m.all {
-		if d.state == modelRunning {
+		if d.state == modelRunning && !d.rests {
 			running++
+		}
+		if d.state == modelRunning && d.roused > 0 && (roused == nil || d.roused < roused.roused) {
+			roused = d
 		}
 		if d.state == modelWaiting && d.since > 0 && (oldest == 0 || d.since < oldest) {
 			oldest = d.since
@@ -132,6 +143,13 @@ func (m *laneModel) next() {
 		oldest = 0
 	}
 	got := m.lanes.next()
+	if roused != nil && running < m.lanes.concurrency {
+		if got != roused.real {
+			m.t.Fatalf("next() = %p, want %v, roused at %d", got, roused.lane, roused.roused)
+		}
+		roused.rests, roused.roused = false, 0
+		return
+	}
 	if got == nil {
 		if oldest > 0 {
 			m.t.Fatalf("next() = nil, but one is ready since %d", oldest)
@@ -218,6 +236,19 @@ func TestL3LanesAgreeWithNaiveModel(t *testing.T) {
 					m.next()
 				}
 			}),
+			"rest": some(func() {
+				if d := m.one(modelRunning); d != nil && !d.rests {
+					d.rests, d.begun = true, true
+					m.lanes.rest(d.real)
+				}
+			}),
+			"rouse": some(func() {
+				if d := m.one(modelRunning); d != nil && d.rests && d.roused == 0 {
+					m.clock++
+					d.roused = m.clock
+					m.lanes.rouse(d.real)
+				}
+			}),
 			"forget": some(func() {
 				if d := m.one(modelDropped); d != nil {
 					d.state = modelGone
@@ -250,7 +281,7 @@ func TestL3LanesAgreeWithNaiveModel(t *testing.T) {
 				s := m.source()
 				for _, d := range m.all {
 					// The router had not taken it yet.
-					if d.state == modelRunning && d.real.sub == s && !s.stopped && rapid.Bool().Draw(m.t, "recall") {
+					if d.state == modelRunning && !d.begun && d.real.sub == s && !s.stopped && rapid.Bool().Draw(m.t, "recall") {
 						d.state = modelWaiting
 						m.lanes.recall(d.real)
 					}

@@ -176,6 +176,7 @@ func (s *subscription) newDelivery(msg *message.Message) *delivery {
 	if d.Delivery == nil {
 		d.Delivery = &s.bare
 	}
+	d.Place = d
 	d.View.SetContext(d)
 	return d
 }

@@ -105,7 +105,7 @@ func (p *Poison) failed(ctx context.Context, f *flight.Flight, msg *message.Mess
 			p.config.Consumer, f.Topic, from, ErrDeadLetterTopic, err)
 	}
 	r := p.record(ctx, f, msg, fail)
-	if why := p.store(ctx, &r); why != nil {
+	if why := p.store(ctx, f, &r); why != nil {
 		return classify.Stop(fmt.Errorf("%w; it was dead-lettered for: %w", why, err))
 	}
 	flight.Give(ctx, flight.DeadLettered)
@@ -134,7 +134,7 @@ func (p *Poison) verdict(f *flight.Flight, err error) (*middleware.GaveUpError, 
 const slimFrom = 3
 
 // store writes r until it is stored. It returns an error only when ctx has ended.
-func (p *Poison) store(ctx context.Context, r *Record) error {
+func (p *Poison) store(ctx context.Context, f *flight.Flight, r *Record) error {
 	topic := p.topic(r.Topic)
 	var steps *backoff.ExponentialBackOff
 	for try := 1; ; try++ {
@@ -164,7 +164,7 @@ func (p *Poison) store(ctx context.Context, r *Record) error {
 		if p.config.OnWriteError != nil {
 			p.config.OnWriteError(ctx, err)
 		}
-		if !sleep(ctx, delay) {
+		if !f.Sleep(ctx, delay) {
 			p.books.release()
 			return err
 		}
@@ -208,16 +208,4 @@ func (p *Poison) step(b *backoff.ExponentialBackOff) time.Duration {
 		return d
 	}
 	return p.config.MaxWriteDelay
-}
-
-// sleep waits for d, or until ctx is done; then it reports false.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
 }

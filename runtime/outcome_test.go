@@ -241,6 +241,33 @@ func TestTransientFailureIsRetriedUntilItSucceeds(t *testing.T) {
 	}
 }
 
+func TestRetryHoldsItsKeyAndNothingElse(t *testing.T) {
+	// On SQLite one handler runs at a time: a message that waited to be tried again held up every key.
+	b, store := newBench(t, nil), openStore(t)
+	c := b.rt.Consumer("billing", "orders")
+	release := make(chan struct{})
+	runtime.HandleTx(c, "order.placed", store, func(ctx context.Context, tx *sql.Tx, o order) error {
+		if o.ID == "a" {
+			select {
+			case <-release:
+			default:
+				return classify.RetryAfter(errBroken, 100*time.Millisecond)
+			}
+		}
+		if o.ID == "b" {
+			defer close(release)
+		}
+		return insertEffect(ctx, tx, o)
+	})
+	b.publish("orders", placed(t, "a", event.WithKey("a")), placed(t, "a2", event.WithKey("a")), placed(t, "b", event.WithKey("b")))
+	b.start()
+	b.eventually("all handled", func() bool { return c.Stats().Effects == 3 })
+	b.mustStop()
+	if got, want := effects(t, store), []string{"b", "a", "a2"}; !slices.Equal(got, want) {
+		t.Errorf("effects are %q, want %q: b was not held up, a2 was", got, want)
+	}
+}
+
 func TestExhaustedAndPanickingHandlersAreDeadLetteredAndTheKeyGoesOn(t *testing.T) {
 	b := newBench(t, nil)
 	c := b.rt.Consumer("billing", "orders")

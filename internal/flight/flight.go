@@ -40,6 +40,9 @@ type Flight struct {
 	// Attempt counts the runs of the handler in this process: 1 is the first. middleware.Retry sets it.
 	Attempt int
 
+	// Place is the delivery's place among those that run at once. nil: nobody counts them.
+	Place Place
+
 	settled atomic.Uint32
 	receipt atomic.Uint32
 	outputs atomic.Uint32

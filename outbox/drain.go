@@ -174,13 +174,15 @@ func (d *drain) oneByOne(g *grant, rows []Row) (outcome, error) {
 			return stopped, nil
 		}
 		d.failure(err)
-		switch res := d.cfg.Classifier.Classify(err); res.Verdict {
-		case classify.VerdictStop:
+		res := d.cfg.Classifier.Classify(err)
+		switch {
+		case res.Verdict == classify.VerdictStop:
 			return stopped, &stopError{fmt.Errorf("outbox: publish row %d (message %s) to topic %q: %w", row.ID, row.UUID, d.t.name, err)}
-		case classify.VerdictPoison, classify.VerdictDrop:
+		case (res.Verdict == classify.VerdictPoison || res.Verdict == classify.VerdictDrop) && d.t.refused < maxRefused:
 			if held, err := d.bury(g, row, res, err); err != nil || !held {
 				return stopped, err
 			}
+			d.t.refused++
 			d.answered()
 		default:
 			if d.fail(row, err, res.After) {
@@ -232,6 +234,7 @@ func (d *drain) may(g *grant, rows []Row) bool {
 
 // confirm counts rows as published.
 func (d *drain) confirm(rows []Row) {
+	d.t.refused = 0
 	d.answered()
 	for i := range rows {
 		d.confirmed = append(d.confirmed, rows[i].ID)

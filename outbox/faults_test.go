@@ -244,6 +244,35 @@ func TestO6UnpublishableRowBlocksNoOther(t *testing.T) {
 	}
 }
 
+// The credentials have expired, and the broker refuses everything for good. The outbox must not end up
+// among the dead.
+func TestO6BrokerThatRefusesAllBuriesFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := outboxsuite.NewMemory()
+		var expired atomic.Bool
+		expired.Store(true)
+		b := &broker{before: func(string, []*message.Message) error {
+			if expired.Load() {
+				return classify.Permanent(errors.New("not authorized"))
+			}
+			return nil
+		}}
+		for k := range 50 {
+			add(t, m, "t", fmt.Sprint("k", k), names(fmt.Sprint("k", k, "-"), 20)...)
+		}
+		x := run(t, m, b, outbox.RelayConfig{})
+		pass(2 * time.Minute)
+		wantBacklog(t, "while all is refused", m, outbox.Backlog{Rows: 900, Dead: 100})
+		if s := x.Stats(); len(s.Failing) != 1 || !s.Failing[0].Down {
+			t.Errorf("stats: %+v; want the topic down", s.Failing)
+		}
+		expired.Store(false)
+		pass(time.Minute)
+		wantBacklog(t, "afterwards", m, outbox.Backlog{Dead: 100})
+		x.mustStop(t)
+	})
+}
+
 // The dead row is repaired: the key goes on with it, in order, whatever was added meanwhile.
 func TestO6BlockedKeyGoesOnInOrder(t *testing.T) {
 	for _, revive := range []bool{true, false} {

@@ -31,8 +31,9 @@ const promoteAtOnce = 1_000
 // waits while the other keys go on.
 //
 // A row that can never be published (the publisher's error is classified as Poison or Drop) goes to the
-// dead rows. Any other failure is repeated for ever with a growing wait; nothing is given up because of
-// an outage.
+// dead rows, but no more than 100 of a topic in a row: a broker that refuses everything is taken to be
+// out of order. Any other failure is repeated for ever with a growing wait; nothing is given up because
+// of an outage.
 type Relay struct {
 	src     Source
 	pub     message.Publisher

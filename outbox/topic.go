@@ -11,6 +11,7 @@ const (
 	maxTopics    = 4_096 // topics, failing or not
 	maxHeldLanes = 200   // failing keys of one topic, left out by the query; more look like an outage
 	outageLanes  = 3     // keys that begin to fail, and none succeeds: an outage
+	maxRefused   = 100   // rows given up in a row, and none succeeds: it is not the rows
 )
 
 // topic is what the relay knows of one topic. It belongs to the main loop while the topic rests and to
@@ -26,6 +27,10 @@ type topic struct {
 	// good. At outageLanes the topic itself is out: then one row at a time is tried.
 	unanswered int
 	out        *failure
+
+	// refused counts the rows given up since the broker last took one. At maxRefused a refusal counts as a
+	// failure: a broker that refuses all it gets (for want of a permission, say) must not empty the outbox.
+	refused int
 
 	noted bool // the failure is in the stats
 

@@ -376,3 +376,54 @@ func TestADecoderIsSafeForConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// payment has a Validate of its value, refund one of its pointer.
+type (
+	payment struct {
+		Cents int `json:"cents"`
+	}
+	refund struct {
+		Cents int `json:"cents"`
+	}
+)
+
+var errCents = errors.New("cents is 0")
+
+func (p payment) Validate() error {
+	if p.Cents == 0 {
+		return errCents
+	}
+	return nil
+}
+
+func (r *refund) Validate() error { return payment(*r).Validate() }
+
+func TestDecodeAsksWhetherTheValueIsValid(t *testing.T) {
+	decode := map[string]func(*message.Message) error{
+		"value":             func(m *message.Message) error { _, _, err := event.Decode[payment](nil, m); return err },
+		"pointer to value":  func(m *message.Message) error { _, _, err := event.Decode[*payment](nil, m); return err },
+		"pointer's method":  func(m *message.Message) error { _, _, err := event.Decode[refund](nil, m); return err },
+		"pointer to itself": func(m *message.Message) error { _, _, err := event.Decode[*refund](nil, m); return err },
+	}
+	for name, f := range decode {
+		t.Run(name, func(t *testing.T) {
+			good, bad := message.NewMessage("1", []byte(`{"cents":5}`)), message.NewMessage("2", []byte(`{"cents":0}`))
+			if err := f(good); err != nil {
+				t.Errorf("valid value: %v", err)
+			}
+			err := f(bad)
+			var invalid *event.Error
+			if !errors.As(err, &invalid) || invalid.Field != "data" || !errors.Is(err, errCents) {
+				t.Errorf("invalid value: %v, want an event.Error of data that wraps %v", err, errCents)
+			}
+			if got := (*classify.Classifier)(nil).Classify(err).Verdict; got != classify.VerdictPoison {
+				t.Errorf("verdict is %v, want poison", got)
+			}
+		})
+	}
+	var none *payment
+	none, _, err := event.Decode[*payment](nil, message.NewMessage("3", nil))
+	if none != nil || err != nil {
+		t.Errorf("a tombstone into a pointer: %v, %v; want nil, nil", none, err)
+	}
+}

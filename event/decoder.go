@@ -98,6 +98,8 @@ func Decode[T any](d *Decoder, msg *message.Message) (T, Envelope, error) {
 // Without data (see [ErrNoData]) a T that can be nil (pointer, slice, map, interface) is nil, so that a
 // handler that wants tombstones asks for a pointer; every other T is refused.
 //
+// A T that is a [Validator] is asked whether it is valid.
+//
 // The error is an [*Error].
 func DecodeData[T any](d *Decoder, e *Envelope) (T, error) {
 	var v, zero T
@@ -129,7 +131,23 @@ func DecodeData[T any](d *Decoder, e *Envelope) (T, error) {
 		}
 		return zero, invalid("data", sizeOf(data, e.ContentType), fmt.Errorf("decode into %s: %w", reflect.TypeFor[T](), err))
 	}
+	checked, ok := any(&v).(Validator)
+	if !ok {
+		checked, ok = any(v).(Validator) // a pointer's own method
+	}
+	if ok {
+		if err := checked.Validate(); err != nil {
+			return zero, invalid("data", sizeOf(data, e.ContentType), fmt.Errorf("%s is not valid: %w", reflect.TypeFor[T](), err))
+		}
+	}
 	return v, nil
+}
+
+// Validator is a type that knows what makes its values valid: a field that must be there, a range. Decoding
+// calls it, and what it refuses is as permanent an error as data that cannot be decoded.
+type Validator interface {
+	// Validate names the field and the value that are wrong.
+	Validate() error
 }
 
 func noData[T any](e *Envelope) error {

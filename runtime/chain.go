@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -54,6 +55,10 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 		ReadOnly:       c.readOnly(),
 		OnStored: func(ctx context.Context, rec poison.Record) {
 			tel.DeadLettered(ctx, rec.ErrorType, rec.Error)
+			r.config.Logger.LogAttrs(ctx, slog.LevelWarn, "dead letter stored",
+				slog.String("consumer", rec.Consumer), slog.String("topic", rec.Topic), slog.String("id", rec.MessageID),
+				slog.String("dead_letter", rec.ID), slog.Int("attempts", rec.Attempts),
+				slog.String("error_type", rec.ErrorType), slog.String("error", rec.Error))
 		},
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/memory"
 	"github.com/headrace-go/headrace/middleware"
+	"github.com/headrace-go/headrace/poison"
 	"github.com/headrace-go/headrace/runtime"
 )
 
@@ -90,6 +91,11 @@ func TestRunReportsEveryWiringMistake(t *testing.T) {
 		{"no output topic", func(rt *runtime.Runtime) {
 			runtime.HandlePublish(rt.Consumer("a", "t"), "x", "", func(*message.Message) ([]*message.Message, error) { return nil, nil })
 		}, []string{`consumer "a"`, "output topic", `"x"`}},
+		{"dead letters and others", func(rt *runtime.Runtime) {
+			c := rt.Consumer("a", "t.DLT")
+			runtime.HandleDeadLetters(c, func(context.Context, poison.Record) error { return nil })
+			runtime.Handle(c, "x", handleNothing)
+		}, []string{`consumer "a"`, "dead letters", "1 other"}},
 		{"consumer's policy", func(rt *runtime.Runtime) {
 			c := rt.ConsumerWith(runtime.ConsumerConfig{Name: "a", Topic: "t", Policy: runtime.Policy{Window: -9}})
 			runtime.Handle(c, "x", handleNothing)

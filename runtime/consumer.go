@@ -100,6 +100,10 @@ func (c *Consumer) check() error {
 	if len(c.routes) == 0 {
 		errs = append(errs, fmt.Errorf("consumer %q has no handler: register one with Handle, HandleTx or HandleMessage", c.config.Name))
 	}
+	if r := c.routes[AnyType]; r != nil && r.whole && len(c.routes) > 1 {
+		errs = append(errs, fmt.Errorf("consumer %q handles dead letters and %d other types: give these a consumer of their own",
+			c.config.Name, len(c.routes)-1))
+	}
 	return errors.Join(errs...)
 }
 

@@ -31,6 +31,9 @@ func needReceipt(h message.HandlerFunc) message.HandlerFunc {
 
 // dispatch is the innermost stage: it finds the handler of the message's type and runs it.
 func (c *Consumer) dispatch(msg *message.Message) ([]*message.Message, error) {
+	if r := c.routes[AnyType]; r != nil && r.whole {
+		return nil, r.run(msg)
+	}
 	f := flight.From(msg.Context())
 	if err := f.Delivery.DecodeError; err != nil {
 		return nil, classify.Permanent(fmt.Errorf("message from %s cannot be decoded: %w", f.Topic, err))

@@ -10,6 +10,7 @@ import (
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/flight"
 	"github.com/headrace-go/headrace/middleware"
+	"github.com/headrace-go/headrace/poison"
 )
 
 // Handle registers fn for the events of one type. The event is decoded into T by the consumer's decoder;
@@ -96,10 +97,60 @@ func handled(ctx context.Context, err error) error {
 	return err
 }
 
+// HandleDeadLetters registers fn for the dead letters of other consumers: c reads a dead-letter topic. Such a
+// consumer has this one handler. fn gets what [poison.Parse] reads, whatever is wrong with the original. What
+// is no dead letter, or makes fn fail, is not dead-lettered again but delivered again. At-least-once, as
+// [Handle]; Record.ID is the same for every copy of a dead letter.
+func HandleDeadLetters(c *Consumer, fn func(context.Context, poison.Record) error) {
+	c.addDeadLetters(&route{isNil: fn == nil, run: func(msg *message.Message) error {
+		record, err := poison.Parse(msg)
+		if err != nil {
+			return err
+		}
+		ctx := msg.Context()
+		return handled(ctx, c.limited(ctx, func(ctx context.Context) error { return fn(ctx, record) }))
+	}})
+}
+
+// HandleDeadLettersTx is [HandleDeadLetters] in a transaction of store, as [HandleTx]: each dead letter takes
+// effect once.
+func HandleDeadLettersTx[Tx any](c *Consumer, store inbox.Store[Tx], fn func(context.Context, Tx, poison.Record) error) {
+	if store == nil {
+		c.reject(fmt.Errorf("consumer %q: the store of the handler for dead letters is nil", c.config.Name))
+		return
+	}
+	c.addDeadLetters(&route{isNil: fn == nil, database: store, run: func(msg *message.Message) error {
+		record, err := poison.Parse(msg)
+		if err != nil {
+			return err
+		}
+		return inbox.Run(msg.Context(), store, msg, func(ctx context.Context, tx Tx) error {
+			return c.limited(ctx, func(ctx context.Context) error { return fn(ctx, tx, record) })
+		})
+	}})
+}
+
+// addDeadLetters registers r for whatever comes. A dead letter has the metadata of its original, which tell
+// nothing of the dead letter itself: its type and its id are not theirs.
+func (c *Consumer) addDeadLetters(r *route) {
+	r.whole = true
+	c.add(AnyType, r)
+	if c.config.ID == nil {
+		c.config.ID = func(msg *message.Message) string {
+			record, err := poison.Parse(msg)
+			if err != nil {
+				return ""
+			}
+			return record.ID
+		}
+	}
+}
+
 // route runs the messages of one type. Its run gives the receipt.
 type route struct {
 	run      func(*message.Message) error
 	raw      bool           // it gets the message itself, and may change it
+	whole    bool           // it takes every message of the topic, valid or not
 	database inbox.Database // of HandleTx
 	isNil    bool
 }

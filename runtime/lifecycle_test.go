@@ -393,7 +393,14 @@ func TestHealthTellsAliveReadyAndProgress(t *testing.T) {
 		t.Errorf("before Run: /readyz is %+v, want 503, starting", a)
 	}
 	b.start()
-	b.eventually("ready", func() bool { return health(t, b, "/readyz").status == http.StatusOK })
+	select {
+	case <-b.rt.Running():
+	case <-time.After(limit):
+		t.Fatalf("not running within %v", limit)
+	}
+	if a := health(t, b, "/readyz"); a.status != http.StatusOK {
+		t.Errorf("running: /readyz is %+v, want 200", a)
+	}
 	if a := health(t, b, "/progressz"); a.status != http.StatusOK {
 		t.Errorf("idle: /progressz is %+v, want 200: nothing to do is not a stall", a)
 	}

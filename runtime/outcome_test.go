@@ -322,6 +322,33 @@ func TestD4ConsumerOfDeadLettersMakesNone(t *testing.T) {
 	}
 }
 
+func TestDeadLettersAreHandledOnceWhateverIsWrongWithThem(t *testing.T) {
+	b, store := newBench(t, nil), openStore(t)
+	runtime.Handle(b.rt.Consumer("billing", "orders"), "order.placed", func(context.Context, order) error {
+		return classify.Permanent(errBroken)
+	})
+	grave := b.rt.Consumer("graveyard", "orders.DLT")
+	runtime.HandleDeadLettersTx(grave, store, func(ctx context.Context, tx *sql.Tx, rec poison.Record) error {
+		return insertEffect(ctx, tx, order{ID: rec.Consumer + ":" + rec.UUID})
+	})
+	plain := b.rt.Consumer("alarm", "orders.DLT")
+	runtime.HandleDeadLetters(plain, func(context.Context, poison.Record) error { return nil })
+
+	invalid := placed(t, "2")
+	delete(invalid.Metadata, event.MetaSpecVersion)
+	b.publish("orders", placed(t, "1"), invalid)
+	b.start()
+	b.eventually("both handled by both", func() bool { return grave.Stats().Effects == 2 && plain.Stats().Effects == 2 })
+	for _, m := range b.dead("orders", 2) { // a second copy, as a crash before the ack makes it
+		b.publish("orders.DLT", m)
+	}
+	b.eventually("copies recognised", func() bool { return grave.Stats().Duplicates == 2 })
+	b.mustStop()
+	if got, want := effects(t, store), []string{"billing:1", "billing:2"}; !slices.Equal(got, want) {
+		t.Errorf("effects are %q, want %q", got, want)
+	}
+}
+
 func TestGoexitIsTheMessagesFailure(t *testing.T) {
 	// t.FailNow in a handler, or any runtime.Goexit, ended the router's goroutine: the message was
 	// delivered again and again.

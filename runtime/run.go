@@ -38,6 +38,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	err := run.start(runCtx)
 	if err == nil {
 		r.health.set(healthRunning)
+		close(r.running)
 		<-runCtx.Done()
 		if cause := context.Cause(runCtx); ctx.Err() == nil && !errors.Is(cause, errPartEnded) {
 			err = cause // the run was stopped from inside

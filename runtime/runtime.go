@@ -26,6 +26,8 @@ type Runtime struct {
 	relays    []*relay
 	started   bool
 
+	running chan struct{} // closed when every consumer is subscribed
+
 	// stop ends a run from inside: a handler asked for it, or a part died. The first cause is kept.
 	stop context.CancelCauseFunc
 }
@@ -46,13 +48,17 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("runtime.Config: telemetry: %w", err)
 	}
-	r := &Runtime{config: cfg, telemetry: tel}
+	r := &Runtime{config: cfg, telemetry: tel, running: make(chan struct{})}
 	r.health.runtime = r
 	return r, nil
 }
 
 // source is the CloudEvents source of the events that this service makes.
 func (r *Runtime) source() string { return "/" + r.config.Service }
+
+// Running is closed when Run has subscribed every consumer and its publisher is open. It stays open when Run
+// fails before that, and closed when Run has ended.
+func (r *Runtime) Running() <-chan struct{} { return r.running }
 
 // Publisher returns the publisher of the runtime's broker, with a send span and trace headers for each
 // message. It may be taken at any time and works while Run does; before and after, Publish returns

@@ -6,10 +6,9 @@ import (
 	"github.com/headrace-go/headrace/internal/flight"
 )
 
-// Stats counts what became of a consumer's deliveries since Run began. Each delivery that was settled is
-// in exactly one of Effects to DeadLettered, or in Released.
+// Stats counts what became of a consumer's deliveries since Run began, each when it was settled.
 type Stats struct {
-	Deliveries   int64 // arrived at the stages
+	Deliveries   int64 // all of them: the sum of what follows but Retries
 	Effects      int64 // a handler succeeded; with HandleTx, committed
 	Duplicates   int64 // taken effect before; nothing was done
 	Stale        int64 // a newer version of the entity had been applied; nothing was done

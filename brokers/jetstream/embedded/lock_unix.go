@@ -3,10 +3,16 @@
 package embedded
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 )
+
+// lockPatience is how long a server waits for the lock of one that is ending: a process that was killed may
+// take a moment to be gone.
+const lockPatience = 2 * time.Second
 
 // lock takes the file at path for this process. A process that dies lets go of it.
 func lock(path string) (unlock func() error, err error) {
@@ -14,9 +20,14 @@ func lock(path string) (unlock func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = f.Close() // the lock's error says more
-		return nil, fmt.Errorf("another server has it (lock %s): %w", path, err)
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(lockPatience / 100) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return f.Close, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(deadline) {
+			_ = f.Close() // the lock's error says more
+			return nil, fmt.Errorf("another server has it (lock %s): %w", path, err)
+		}
 	}
-	return f.Close, nil
 }

@@ -32,12 +32,11 @@ type job struct {
 	producerDB, tracked, noticed *sqlstore.Store
 	opened                       []io.Closer
 
-	producer    *producer
-	tracker     *runtime.Runtime
-	webhooks    *runtime.Consumer
-	notifier    *runtime.Runtime
-	changes     *runtime.Consumer
-	deadLetters *deadLetters
+	producer *producer
+	tracker  *runtime.Runtime
+	webhooks *runtime.Consumer
+	notifier *runtime.Runtime
+	changes  *runtime.Consumer
 
 	waitingFor string // what the run was last seen to wait for
 }
@@ -175,7 +174,6 @@ func (j *job) wire(ctx context.Context) (err error) {
 	n := &notifier{store: j.noticed}
 	j.changes = n.register(j.notifier)
 
-	j.deadLetters = &deadLetters{broker: j.broker, store: j.tracked, logger: j.logger}
 	return j.newProducer(ctx)
 }
 
@@ -217,8 +215,8 @@ func (j *job) run(ctx context.Context, p *progress) error {
 	defer stop(nil)
 
 	var services sync.WaitGroup
-	var failed [4]error
-	for i, service := range []func(context.Context) error{j.tracker.Run, j.notifier.Run, j.deadLetters.run, j.producer.run} {
+	var failed [3]error
+	for i, service := range []func(context.Context) error{j.tracker.Run, j.notifier.Run, j.producer.run} {
 		services.Go(func() {
 			if failed[i] = service(working); failed[i] != nil {
 				stop(failed[i])

@@ -59,10 +59,11 @@ func (t *tracker) register(rt *runtime.Runtime) *runtime.Consumer {
 			Retry: middleware.RetryConfig{InitialDelay: 10 * time.Millisecond, MaxDelay: time.Second},
 		},
 	})
-	change := valid(inbox.SkipStale(t.store, itemEvent.version, t.itemChanged))
+	change := inbox.SkipStale(t.store, itemEvent.version, t.itemChanged)
 	runtime.HandleTx(webhooks, issuesType, t.store, change)
 	runtime.HandleTx(webhooks, pullRequestType, t.store, change)
-	runtime.HandleTx(webhooks, runtime.AnyType, t.store, valid(t.anything))
+	runtime.HandleTx(webhooks, runtime.AnyType, t.store, t.anything)
+	runtime.HandleDeadLettersTx(rt.Consumer(deadLettersConsumer, deadLettersTopic), t.store, recordDeadLetter)
 	// One process has this database at a time, so the relay keeps its name over a restart, and with it the leases
 	// of the one that was killed. Relays that share a database leave Owner empty.
 	rt.Relay(t.store.Outbox(), outbox.RelayConfig{Owner: "tracker"})
@@ -78,8 +79,6 @@ type webhookEvent struct {
 		Login string `json:"login"`
 	} `json:"sender"`
 }
-
-func (webhookEvent) validate() error { return nil }
 
 // itemEvent is a webhook about an issue or about a pull request; GitHub's two differ in the member's name only.
 type itemEvent struct {
@@ -108,7 +107,8 @@ func (e itemEvent) version() (entity string, version int64) {
 	return fmt.Sprintf("%s/%s/%d", e.Repository.FullName, kind, s.Number), s.UpdatedAt.UnixMilli()
 }
 
-func (e itemEvent) validate() error {
+// Validate refuses for good what can be decoded and makes no sense, before the version guard looks at it.
+func (e itemEvent) Validate() error {
 	kind, s := e.state()
 	switch {
 	case s == nil:
@@ -121,16 +121,6 @@ func (e itemEvent) validate() error {
 		return fmt.Errorf("%s.updated_at is empty", kind)
 	}
 	return nil
-}
-
-// valid refuses for good what can be decoded and makes no sense, before the version guard looks at it.
-func valid[E interface{ validate() error }](fn func(context.Context, *sql.Tx, E) error) func(context.Context, *sql.Tx, E) error {
-	return func(ctx context.Context, tx *sql.Tx, e E) error {
-		if err := e.validate(); err != nil {
-			return classify.Permanent(err)
-		}
-		return fn(ctx, tx, e)
-	}
 }
 
 // itemChanged keeps the item's new state and says so, in one transaction.

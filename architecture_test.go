@@ -20,34 +20,76 @@ var rules = []struct {
 	mustNot  []string
 	reason   string
 }{
-	{"classify", []string{module + "...", "log/slog", "github.com/...", "google.golang.org/...", "modernc.org/...", "go.opentelemetry.io/..."},
-		"classify judges an error and nothing else: no I/O, no log, no driver"},
-	{"event/...", []string{module + "runtime", module + "middleware", module + "brokers/*"},
-		"an event is the same whoever carries or handles it"},
-	{"ordering/...", []string{module + "middleware", module + "runtime", module + "brokers/*"},
-		"order is decided before any stage sees the message"},
-	{"middleware/...", []string{module + "runtime", module + "brokers/*", module + "stores/..."},
-		"each stage is usable alone on a plain Watermill router"},
-	{"poison/...", []string{module + "runtime", module + "brokers/*", module + "stores/..."},
-		"a dead letter goes through any Watermill publisher"},
-	{"inbox/...", []string{module + "runtime", module + "brokers/*", module + "stores/..."},
-		"the contract does not know the databases that fulfil it"},
-	{"outbox/...", []string{module + "runtime", module + "brokers/*", module + "stores/..."},
-		"the relay publishes through any Watermill publisher from any source"},
-	{"telemetry/...", []string{module + "runtime", module + "brokers/*", module + "stores/...", "go.opentelemetry.io/otel/sdk/..."},
-		"the program chooses the SDK and the exporter"},
-	{"stores/...", []string{module + "runtime", module + "brokers/*"},
-		"a database knows no broker"},
-	{"brokers", []string{module + "runtime", module + "ordering", module + "middleware", module + "stores/..."},
-		"the contract is a leaf"},
-	{"stores/sqlstore", []string{"github.com/jackc/...", "modernc.org/...", "github.com/go-sql-driver/..."},
-		"no user compiles a driver that they did not choose"},
-	{"stores/pgxstore", []string{"modernc.org/...", "github.com/go-sql-driver/..."},
-		"no user compiles a driver that they did not choose"},
-	{"runtime", []string{module + "brokers/*", module + "stores/...", "github.com/nats-io/...", "github.com/twmb/...", "github.com/IBM/...", "github.com/jackc/...", "modernc.org/...", "github.com/go-sql-driver/...", "google.golang.org/...", "go.opentelemetry.io/otel/sdk/..."},
-		"a user of runtime never compiles a broker SDK, a driver or an exporter that they did not choose"},
-	{"brokers/jetstream", []string{"github.com/nats-io/nats-server/..."},
-		"a user with a URL does not compile the server"},
+	{
+		"classify",
+		[]string{module + "...", "log/slog", "github.com/...", "google.golang.org/...", "modernc.org/...", "go.opentelemetry.io/..."},
+		"classify judges an error and nothing else: no I/O, no log, no driver",
+	},
+	{
+		"event/...",
+		[]string{module + "runtime", module + "middleware", module + "brokers/*"},
+		"an event is the same whoever carries or handles it",
+	},
+	{
+		"ordering/...",
+		[]string{module + "middleware", module + "runtime", module + "brokers/*"},
+		"order is decided before any stage sees the message",
+	},
+	{
+		"middleware/...",
+		[]string{module + "runtime", module + "brokers/*", module + "stores/..."},
+		"each stage is usable alone on a plain Watermill router",
+	},
+	{
+		"poison/...",
+		[]string{module + "runtime", module + "brokers/*", module + "stores/..."},
+		"a dead letter goes through any Watermill publisher",
+	},
+	{
+		"inbox/...",
+		[]string{module + "runtime", module + "brokers/*", module + "stores/..."},
+		"the contract does not know the databases that fulfil it",
+	},
+	{
+		"outbox/...",
+		[]string{module + "runtime", module + "brokers/*", module + "stores/..."},
+		"the relay publishes through any Watermill publisher from any source",
+	},
+	{
+		"telemetry/...",
+		[]string{module + "runtime", module + "brokers/*", module + "stores/...", "go.opentelemetry.io/otel/sdk/..."},
+		"the program chooses the SDK and the exporter",
+	},
+	{
+		"stores/...",
+		[]string{module + "runtime", module + "brokers/*"},
+		"a database knows no broker",
+	},
+	{
+		"brokers",
+		[]string{module + "runtime", module + "ordering", module + "middleware", module + "stores/..."},
+		"the contract is a leaf",
+	},
+	{
+		"stores/sqlstore",
+		[]string{"github.com/jackc/...", "modernc.org/...", "github.com/go-sql-driver/..."},
+		"no user compiles a driver that they did not choose",
+	},
+	{
+		"stores/pgxstore",
+		[]string{"modernc.org/...", "github.com/go-sql-driver/..."},
+		"no user compiles a driver that they did not choose",
+	},
+	{
+		"runtime",
+		[]string{module + "brokers/*", module + "stores/...", "github.com/nats-io/...", "github.com/twmb/...", "github.com/IBM/...", "github.com/jackc/...", "modernc.org/...", "github.com/go-sql-driver/...", "google.golang.org/...", "go.opentelemetry.io/otel/sdk/..."},
+		"a user of runtime never compiles a broker SDK, a driver or an exporter that they did not choose",
+	},
+	{
+		"brokers/jetstream",
+		[]string{"github.com/nats-io/nats-server/..."},
+		"a user with a URL does not compile the server",
+	},
 }
 
 // adapters know no other adapter.

@@ -26,7 +26,7 @@ func answer(rule Rule, err error) (r Result, ok bool) {
 
 // unwrap returns what err wraps: one error, or several, or nothing. An Unwrap that panics, such as that of
 // a typed nil, wraps nothing.
-func unwrap(err error) (one error, several []error) {
+func unwrap(err error) (one error, several []error) { //nolint:staticcheck // ST1008: both results are data, not outcomes
 	defer func() {
 		if recover() != nil {
 			one, several = nil, nil

@@ -73,10 +73,14 @@ func TestMarks(t *testing.T) {
 		{"a mark overrules what it wraps", classify.Permanent(io.EOF), poison, "eof"},
 		{"a mark overrules what wraps it", &classify.PanicError{Value: classify.Transient(errStolen)}, retry, "panic"},
 		{"the outer mark decides", classify.Transient(classify.Permanent(errStolen)), retry, "_OTHER"},
-		{"the outer mark decides at a distance",
-			fmt.Errorf("a: %w", classify.Drop(fmt.Errorf("b: %w", classify.Stop(errStolen)))), drop, "_OTHER"},
-		{"a mark decides for a whole join",
-			classify.Drop(errors.Join(classify.Permanent(errStolen), io.EOF)), drop, "_OTHER"},
+		{
+			"the outer mark decides at a distance",
+			fmt.Errorf("a: %w", classify.Drop(fmt.Errorf("b: %w", classify.Stop(errStolen)))), drop, "_OTHER",
+		},
+		{
+			"a mark decides for a whole join",
+			classify.Drop(errors.Join(classify.Permanent(errStolen), io.EOF)), drop, "_OTHER",
+		},
 		{"the innermost exported type names it", classify.Permanent(&LimitError{}), poison, "classify_test.LimitError"},
 		{"a type above the mark names it", &LimitError{Cause: classify.Drop(errStolen)}, drop, "classify_test.LimitError"},
 	})

@@ -175,8 +175,10 @@ func TestGRPCErrors(t *testing.T) {
 		{"typed nil of connect", (*connect.Error)(nil), retry, "connect.Error"},
 		{"a method with an argument", GRPCStatusOfAnotherKind{}, retry, "classify_test.GRPCStatusOfAnotherKind"},
 		{"a code of another type", statusOfAnotherKind{}, retry, "_OTHER"},
-		{"a connect error keeps a mark", connect.NewError(connect.CodeUnavailable, classify.Permanent(errStolen)),
-			poison, "grpc.unavailable"},
+		{
+			"a connect error keeps a mark", connect.NewError(connect.CodeUnavailable, classify.Permanent(errStolen)),
+			poison, "grpc.unavailable",
+		},
 	})
 }
 
@@ -212,13 +214,19 @@ func TestGRPCDelays(t *testing.T) {
 		err  error
 		want classify.Result
 	}{
-		{"unavailable for a while", info(codes.Unavailable, 7*time.Second),
-			classify.Result{Verdict: retryAfter, After: 7 * time.Second, ErrorType: "grpc.unavailable"}},
-		{"for ever", info(codes.ResourceExhausted, 1000*time.Hour),
-			classify.Result{Verdict: retryAfter, After: 24 * time.Hour, ErrorType: "grpc.resource_exhausted"}},
+		{
+			"unavailable for a while", info(codes.Unavailable, 7*time.Second),
+			classify.Result{Verdict: retryAfter, After: 7 * time.Second, ErrorType: "grpc.unavailable"},
+		},
+		{
+			"for ever", info(codes.ResourceExhausted, 1000*time.Hour),
+			classify.Result{Verdict: retryAfter, After: 24 * time.Hour, ErrorType: "grpc.resource_exhausted"},
+		},
 		{"no delay", info(codes.Unavailable, 0), classify.Result{Verdict: retry, ErrorType: "grpc.unavailable"}},
-		{"a delay does not mend the request", info(codes.InvalidArgument, time.Second),
-			classify.Result{Verdict: poison, ErrorType: "grpc.invalid_argument"}},
+		{
+			"a delay does not mend the request", info(codes.InvalidArgument, time.Second),
+			classify.Result{Verdict: poison, ErrorType: "grpc.invalid_argument"},
+		},
 	} {
 		if got := classify.New().Classify(row.err); got != row.want {
 			t.Errorf("%s: Classify(%v)\n got %+v\nwant %+v", row.name, row.err, got, row.want)

@@ -19,8 +19,10 @@ func TestD5ContextErrorIsNotPoison(t *testing.T) {
 		{"canceled", fmt.Errorf("charge: %w", context.Canceled), retry, "canceled"},
 		{"deadline", fmt.Errorf("charge: %w", context.DeadlineExceeded), retry, "timeout"},
 		{"in an HTTP call", &url.Error{Op: "Post", URL: "http://x", Err: context.Canceled}, retry, "canceled"},
-		{"with the database's own words",
-			fmt.Errorf("%w: %w", &pgconn.PgError{Code: "57014"}, context.Canceled), retry, "sql.57014"},
+		{
+			"with the database's own words",
+			fmt.Errorf("%w: %w", &pgconn.PgError{Code: "57014"}, context.Canceled), retry, "sql.57014",
+		},
 	})
 }
 

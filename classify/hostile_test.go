@@ -48,16 +48,26 @@ func (panicsInGRPC) GRPCStatus() error          { panic("x") }
 
 func TestMethodsThatPanicSayNothing(t *testing.T) {
 	for _, err := range []error{
-		hostile{}, &hostile{}, (*hostile)(nil),
-		panicsInUnwrap{}, panicsInUnwraps{}, panicsInWrapped{}, panicsInIs{}, panicsInTimeout{}, panicsInSQLState{},
-		panicsInHTTP{}, panicsInDelay{}, panicsInGRPC{},
+		hostile{},
+		&hostile{}, (*hostile)(nil),
+		panicsInUnwrap{},
+		panicsInUnwraps{},
+		panicsInWrapped{},
+		panicsInIs{},
+		panicsInTimeout{},
+		panicsInSQLState{},
+		panicsInHTTP{},
+		panicsInDelay{},
+		panicsInGRPC{},
 	} {
 		check(t, nil, []judged{
 			{fmt.Sprintf("%T", err), err, retry, "_OTHER"},
 			{fmt.Sprintf("%T in a mark", err), classify.Permanent(err), poison, "_OTHER"},
 			{fmt.Sprintf("%T wraps a mark", err), fmt.Errorf("%w", classify.Drop(err)), drop, "_OTHER"},
-			{fmt.Sprintf("%T does not hide its neighbour", err),
-				errors.Join(err, classify.Permanent(io.EOF), err), poison, "eof"},
+			{
+				fmt.Sprintf("%T does not hide its neighbour", err),
+				errors.Join(err, classify.Permanent(io.EOF), err), poison, "eof",
+			},
 		})
 	}
 }

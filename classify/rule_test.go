@@ -37,7 +37,7 @@ func TestRulesComeBeforeTheStandardOnes(t *testing.T) {
 }
 
 func TestRulesAndJoinedErrors(t *testing.T) {
-	var errBatch = errors.New("batch")
+	errBatch := errors.New("batch")
 	c := classify.New(
 		is(errStolen, classify.Result{Verdict: poison, ErrorType: "stolen"}),
 		is(errBatch, classify.Result{Verdict: drop, ErrorType: "batch"}),
@@ -50,8 +50,10 @@ func TestRulesAndJoinedErrors(t *testing.T) {
 		{"a rule knows one branch", errors.Join(io.EOF, errStolen), poison, "stolen"},
 		{"a rule makes no branch weaker", errors.Join(errBatch, errStolen), poison, "stolen"},
 		{"a rule does not drop an unknown branch", errors.Join(errBatch, errors.New("?")), retry, "_OTHER"},
-		{"a marked branch is not judged again as part of the whole",
-			errors.Join(classify.Transient(errStolen), io.EOF), retry, "stolen"},
+		{
+			"a marked branch is not judged again as part of the whole",
+			errors.Join(classify.Transient(errStolen), io.EOF), retry, "stolen",
+		},
 		{"a rule knows the joined error itself", multi{io.EOF, io.EOF, io.EOF}, retryAfter, "multi"},
 		{"a rule knows it at a distance", deep(multi{errors.New("?"), nil, nil}, 3), retryAfter, "multi"},
 	})
@@ -84,8 +86,11 @@ func TestAnswersOfRulesAreMadeConsistent(t *testing.T) {
 		{"a negative delay is none", classify.Result{Verdict: retryAfter, After: -1}, classify.Result{Verdict: retry, ErrorType: "_OTHER"}},
 		{"a delay belongs to retry after alone", classify.Result{Verdict: poison, After: 5}, classify.Result{Verdict: poison, ErrorType: "_OTHER"}},
 		{"a long name is cut", classify.Result{Verdict: drop, ErrorType: long(65)}, classify.Result{Verdict: drop, ErrorType: long(64)}},
-		{"a long name is cut between characters", classify.Result{Verdict: drop, ErrorType: long(63) + "é"},
-			classify.Result{Verdict: drop, ErrorType: long(63)}},
+		{
+			"a long name is cut between characters",
+			classify.Result{Verdict: drop, ErrorType: long(63) + "é"},
+			classify.Result{Verdict: drop, ErrorType: long(63)},
+		},
 	} {
 		if got := classify.New(all(row.answer)).Classify(errors.New("?")); got != row.want {
 			t.Errorf("%s: a rule says %+v\n got %+v\nwant %+v", row.name, row.answer, got, row.want)

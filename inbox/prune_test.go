@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"strings"
@@ -65,7 +64,7 @@ func TestPruneDeletesInBatchesWhatIsTooOld(t *testing.T) {
 func TestPrunerRunsAtTheIntervalUntilItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &claims{err: errors.New("database is down")} // which does not end it
-		p := pruner(t, db, inbox.PrunerConfig{Interval: time.Hour, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		p := pruner(t, db, inbox.PrunerConfig{Interval: time.Hour, Logger: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		start, ended := time.Now(), make(chan error)
 		go func() { ended <- p.Run(ctx) }()

@@ -190,8 +190,12 @@ func TestSameSeesThroughMap(t *testing.T) {
 		x, y inbox.Database
 		want bool
 	}{
-		{"itself", a, a, true}, {"mapped", a, once, true}, {"mapped twice", twice, a, true}, {"both mapped", once, twice, true},
-		{"another", a, b, false}, {"mapped and another", twice, b, false},
+		{"itself", a, a, true},
+		{"mapped", a, once, true},
+		{"mapped twice", twice, a, true},
+		{"both mapped", once, twice, true},
+		{"another", a, b, false},
+		{"mapped and another", twice, b, false},
 	} {
 		if got := inbox.Same(tc.x, tc.y); got != tc.want {
 			t.Errorf("Same of %s: %t, want %t", tc.name, got, tc.want)

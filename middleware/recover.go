@@ -101,7 +101,7 @@ func finish(f *flight.Flight, msg *message.Message, h message.HandlerFunc) {
 	done := false
 	defer func() {
 		// A second Goexit, or a panic, of a stage. Nack, which the router would do for either.
-		recover()
+		_ = recover()
 		f.Unguard()
 		if !done || !msg.Ack() {
 			msg.Nack()

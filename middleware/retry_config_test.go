@@ -97,7 +97,7 @@ func TestDelaysStayWithinTheBudget(t *testing.T) {
 				runs++
 				return nil, classify.RetryAfter(errDown, time.Duration(asked[runs-1]))
 			})(newMessage(t.Context(), "1"))
-			gaveUp(t, err)
+			_ = gaveUp(t, err)
 		})
 		if budget := c.Budget(); slept > budget {
 			rt.Errorf("%+v: slept %v, over the budget of %v", c, slept, budget)

@@ -51,16 +51,36 @@ func TestRetrySchedule(t *testing.T) {
 		{"success at the third", exact, []error{errDown, errDown, nil}, []time.Duration{0, 100 * ms, 300 * ms}, classify.VerdictNone},
 		{"default attempts", exact, []error{errDown}, []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms}, classify.VerdictRetry},
 		{"one attempt", with(func(c *middleware.RetryConfig) { c.MaxAttempts = 1 }), []error{errDown}, []time.Duration{0}, classify.VerdictRetry},
-		{"the longest delay", with(func(c *middleware.RetryConfig) { c.MaxDelay = 150 * ms }), []error{errDown},
-			[]time.Duration{0, 100 * ms, 250 * ms, 400 * ms, 550 * ms}, classify.VerdictRetry},
-		{"multiplier 1", with(func(c *middleware.RetryConfig) { c.Multiplier = 1 }), []error{errDown},
-			[]time.Duration{0, 100 * ms, 200 * ms, 300 * ms, 400 * ms}, classify.VerdictRetry},
-		{"time is up before attempts are", with(func(c *middleware.RetryConfig) { c.MaxElapsed = 700 * ms }), []error{errDown},
-			[]time.Duration{0, 100 * ms, 300 * ms, 700 * ms}, classify.VerdictRetry},
-		{"a delay that ends too late is not begun", with(func(c *middleware.RetryConfig) { c.MaxElapsed = 699 * ms }), []error{errDown},
-			[]time.Duration{0, 100 * ms, 300 * ms}, classify.VerdictRetry},
-		{"no limit of time", with(func(c *middleware.RetryConfig) { c.MaxElapsed = middleware.NoLimit }), []error{errDown},
-			[]time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms}, classify.VerdictRetry},
+		{
+			"the longest delay", with(func(c *middleware.RetryConfig) { c.MaxDelay = 150 * ms }),
+			[]error{errDown},
+			[]time.Duration{0, 100 * ms, 250 * ms, 400 * ms, 550 * ms},
+			classify.VerdictRetry,
+		},
+		{
+			"multiplier 1", with(func(c *middleware.RetryConfig) { c.Multiplier = 1 }),
+			[]error{errDown},
+			[]time.Duration{0, 100 * ms, 200 * ms, 300 * ms, 400 * ms},
+			classify.VerdictRetry,
+		},
+		{
+			"time is up before attempts are", with(func(c *middleware.RetryConfig) { c.MaxElapsed = 700 * ms }),
+			[]error{errDown},
+			[]time.Duration{0, 100 * ms, 300 * ms, 700 * ms},
+			classify.VerdictRetry,
+		},
+		{
+			"a delay that ends too late is not begun", with(func(c *middleware.RetryConfig) { c.MaxElapsed = 699 * ms }),
+			[]error{errDown},
+			[]time.Duration{0, 100 * ms, 300 * ms},
+			classify.VerdictRetry,
+		},
+		{
+			"no limit of time", with(func(c *middleware.RetryConfig) { c.MaxElapsed = middleware.NoLimit }),
+			[]error{errDown},
+			[]time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 1500 * ms},
+			classify.VerdictRetry,
+		},
 		{"poison", exact, []error{classify.Permanent(errDown)}, []time.Duration{0}, classify.VerdictPoison},
 		{"poison at the second", exact, []error{errDown, classify.Permanent(errDown)}, []time.Duration{0, 100 * ms}, classify.VerdictPoison},
 		{"drop", exact, []error{classify.Drop(errDown)}, []time.Duration{0}, classify.VerdictDrop},
@@ -68,11 +88,19 @@ func TestRetrySchedule(t *testing.T) {
 		{"a shorter one than the backoff's", exact, []error{busy(ms), nil}, []time.Duration{0, ms}, classify.VerdictNone},
 		{"a longer one than MaxDelay", exact, []error{busy(time.Minute), nil}, []time.Duration{0, time.Minute}, classify.VerdictNone},
 		{"an asked delay is no step of the backoff", exact, []error{busy(ms), errDown, nil}, []time.Duration{0, ms, 101 * ms}, classify.VerdictNone},
-		{"asked delays use up attempts", with(func(c *middleware.RetryConfig) { c.MaxAttempts = 3 }), []error{busy(ms)},
-			[]time.Duration{0, ms, 2 * ms}, classify.VerdictRetryAfter},
+		{
+			"asked delays use up attempts", with(func(c *middleware.RetryConfig) { c.MaxAttempts = 3 }),
+			[]error{busy(ms)},
+			[]time.Duration{0, ms, 2 * ms},
+			classify.VerdictRetryAfter,
+		},
 		{"an asked delay beyond MaxRetryAfter", exact, []error{busy(5*time.Minute + 1)}, []time.Duration{0}, classify.VerdictRetryAfter},
-		{"an asked delay beyond MaxElapsed", with(func(c *middleware.RetryConfig) { c.MaxElapsed = time.Minute }),
-			[]error{busy(time.Minute + 1)}, []time.Duration{0}, classify.VerdictRetryAfter},
+		{
+			"an asked delay beyond MaxElapsed", with(func(c *middleware.RetryConfig) { c.MaxElapsed = time.Minute }),
+			[]error{busy(time.Minute + 1)},
+			[]time.Duration{0},
+			classify.VerdictRetryAfter,
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -179,7 +207,7 @@ func TestR6ReportedDelayIsSleptDelay(t *testing.T) {
 			return nil, errDown
 		})
 		_, err := h(newMessage(t.Context(), "1"))
-		gaveUp(t, err)
+		_ = gaveUp(t, err)
 		if len(reported) != 19 || !slices.Equal(reported, slept) {
 			t.Errorf("reported %v\nslept    %v\nwant 19 equal ones", reported, slept)
 		}
@@ -220,8 +248,10 @@ func TestContextEndIsNoFailure(t *testing.T) {
 	}{
 		{"before the first attempt", 0, poison, 0, 0},
 		{"while the handler runs", 500 * time.Millisecond, poison, time.Second, 0},
-		{"and it returns the context's error", 500 * time.Millisecond,
-			func(ctx context.Context) error { return errors.Join(errDown, ctx.Err()) }, time.Second, 0},
+		{
+			"and it returns the context's error", 500 * time.Millisecond,
+			func(ctx context.Context) error { return errors.Join(errDown, ctx.Err()) }, time.Second, 0,
+		},
 		{"during the delay", 1050 * time.Millisecond, func(context.Context) error { return errDown }, 1050 * time.Millisecond, 1},
 	}
 	for _, test := range tests {

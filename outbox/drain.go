@@ -149,7 +149,7 @@ func (d *drain) batch(g *grant, rows []Row) (outcome, error) {
 			return finished, nil
 		}
 		if d.work.Err() != nil {
-			return stopped, nil
+			return stopped, nil //nolint:nilerr // the relay stops; err only says so
 		}
 		d.failure(err)
 	}
@@ -171,7 +171,7 @@ func (d *drain) oneByOne(g *grant, rows []Row) (outcome, error) {
 			continue
 		}
 		if d.work.Err() != nil {
-			return stopped, nil
+			return stopped, nil //nolint:nilerr // the relay stops; err only says so
 		}
 		d.failure(err)
 		res := d.cfg.Classifier.Classify(err)

@@ -146,16 +146,6 @@ func wantPublished(t *testing.T, when string, b *broker, want ...string) {
 	}
 }
 
-// firsts returns the topics and ids of got without repetitions.
-func firsts(got []string) []string {
-	seen := map[string]bool{}
-	return slices.DeleteFunc(slices.Clone(got), func(s string) bool {
-		again := seen[s]
-		seen[s] = true
-		return again
-	})
-}
-
 func wantBacklog(t *testing.T, when string, m *outboxsuite.Memory, want outbox.Backlog) {
 	t.Helper()
 	if got, err := m.Backlog(context.Background(), 1_000_000); err != nil || got != want {

@@ -32,7 +32,8 @@ func Parse(msg *message.Message) (Record, error) {
 	if r.err != nil {
 		return Record{}, fmt.Errorf("parse dead letter %s: %w", msg.UUID, r.err)
 	}
-	record, err := Record{}, error(nil)
+	var record Record
+	var err error
 	switch encoding := msg.Metadata[MetaEncoding]; encoding {
 	case "":
 		record, err = r.plain(msg)

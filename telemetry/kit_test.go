@@ -183,7 +183,7 @@ func describeAttributes(b *strings.Builder, indent string, attrs []attribute.Key
 	attrs = slices.Clone(attrs)
 	slices.SortFunc(attrs, func(x, y attribute.KeyValue) int { return strings.Compare(string(x.Key), string(y.Key)) })
 	for _, a := range attrs {
-		fmt.Fprintf(b, "%s%s = %s\n", indent, a.Key, a.Value.Emit())
+		fmt.Fprintf(b, "%s%s = %s\n", indent, a.Key, a.Value.String())
 	}
 }
 

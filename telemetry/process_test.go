@@ -406,7 +406,7 @@ func wantSpan(t *testing.T, spans tracetest.SpanStubs, status string, attrs map[
 	}
 	got := map[string]string{}
 	for _, a := range spans[0].Attributes {
-		got[string(a.Key)] = a.Value.Emit()
+		got[string(a.Key)] = a.Value.String()
 	}
 	if s := spans[0].Status.Code.String(); s != status {
 		t.Errorf("got status %s, want %s", s, status)

@@ -383,7 +383,7 @@ func (s *subscription) end() {
 	}
 	s.unsubscribe()
 	if s.looking {
-		<-s.gone
+		_ = <-s.gone
 	}
 	close(s.out)
 }

@@ -81,7 +81,7 @@ func BenchmarkRouter(b *testing.B) {
 		b.Fatal(err)
 	}
 	done := make(chan struct{}, 1<<16)
-	router.AddNoPublisherHandler("bench", "orders", sub, func(*message.Message) error {
+	router.AddConsumerHandler("bench", "orders", sub, func(*message.Message) error {
 		done <- struct{}{}
 		return nil
 	})

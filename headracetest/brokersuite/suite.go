@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -160,10 +159,9 @@ func number(m *message.Message) int {
 
 // reader is a subscriber with one subscription.
 type reader struct {
-	t    *T
-	sub  message.Subscriber
-	in   <-chan *message.Message
-	once sync.Once
+	t   *T
+	sub message.Subscriber
+	in  <-chan *message.Message
 }
 
 func (t *T) subscriber(consumer string, window int) message.Subscriber {

@@ -6,6 +6,7 @@
 package sqlite
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -81,7 +82,7 @@ func Open(path string, opts ...Option) (*sqlstore.Store, error) {
 	db.SetConnMaxIdleTime(0)
 	store, err := sqlstore.New(db, schema.SQLite, sqlstore.WithTablePrefix(c.prefix), sqlstore.WithOwnership())
 	if err == nil {
-		if err = db.Ping(); err == nil {
+		if err = db.PingContext(context.Background()); err == nil {
 			return store, nil
 		}
 	}

@@ -67,8 +67,10 @@ func onSQLite(t testing.TB) place {
 
 func onPostgres(t testing.TB) place {
 	name := unique() + "schema"
-	p := place{dialect: schema.Postgres, db: connect(t, "pgx", testserver.Postgres(t), 6), counters: name + ".counters",
-		opts: []sqlstore.Option{sqlstore.WithSchema(name)}}
+	p := place{
+		dialect: schema.Postgres, db: connect(t, "pgx", testserver.Postgres(t), 6), counters: name + ".counters",
+		opts: []sqlstore.Option{sqlstore.WithSchema(name)},
+	}
 	t.Cleanup(func() { execute(t, p.db, "DROP SCHEMA IF EXISTS "+name+" CASCADE") })
 	execute(t, p.db, "CREATE SCHEMA "+name, "CREATE TABLE "+p.counters+" (name text PRIMARY KEY, n int NOT NULL CHECK (n > 0))")
 	return p
@@ -76,8 +78,10 @@ func onPostgres(t testing.TB) place {
 
 func onMySQL(t testing.TB, params string) place {
 	prefix := unique()
-	p := place{dialect: schema.MySQL, db: connect(t, "mysql", testserver.MySQL(t)+params, 6), counters: prefix + "counters",
-		opts: []sqlstore.Option{sqlstore.WithTablePrefix(prefix)}}
+	p := place{
+		dialect: schema.MySQL, db: connect(t, "mysql", testserver.MySQL(t)+params, 6), counters: prefix + "counters",
+		opts: []sqlstore.Option{sqlstore.WithTablePrefix(prefix)},
+	}
 	t.Cleanup(func() {
 		names, err := schema.NewNames(schema.MySQL, "", prefix)
 		if err != nil {

@@ -34,11 +34,11 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 	if err != nil {
 		return false, failed("begin", c, err)
 	}
-	defer tx.rollback() // whatever was not committed, after a panic or Goexit of fn as well
+	defer func() { _ = tx.rollback() }() // whatever was not committed, after a panic or Goexit of fn as well
 
 	claimed, err := s.claim(ctx, tx.Tx, c)
 	if err != nil {
-		tx.rollback() // now: the explanation needs the connection
+		_ = tx.rollback() // now: the explanation needs the connection
 		return false, failed("claim", c, s.explain(ctx, err))
 	}
 	if !claimed {

@@ -16,6 +16,7 @@ func (s *Store) Prune(ctx context.Context, before time.Time, limit int) (int, er
 	}
 	var cut any = before
 	switch s.names.Dialect {
+	case schema.Postgres:
 	case schema.MySQL: // as text, for drivers convert times to a zone of their own
 		cut = before.UTC().Format("2006-01-02 15:04:05.000000")
 	case schema.SQLite:

@@ -179,9 +179,11 @@ func (l logger) Tracef(string, ...any)  {}
 func (l logger) Warnf(format string, args ...any) {
 	l.log.Warn("nats-server: " + fmt.Sprintf(format, args...))
 }
+
 func (l logger) Errorf(format string, args ...any) {
 	l.log.Error("nats-server: " + fmt.Sprintf(format, args...))
 }
+
 func (l logger) Fatalf(format string, args ...any) {
 	l.log.Error("nats-server: " + fmt.Sprintf(format, args...))
 }

@@ -224,7 +224,7 @@ func TestJitterSpreadsTheFirstDelay(t *testing.T) {
 		distinct := map[time.Duration]bool{}
 		for range 200 {
 			at, err := attempts(t, middleware.RetryConfig{MaxAttempts: 2}, errDown)
-			gaveUp(t, err)
+			_ = gaveUp(t, err)
 			if at[1] < 50*time.Millisecond-1 || at[1] > 150*time.Millisecond {
 				t.Fatalf("first delay %v, want 50 to 150 ms", at[1])
 			}
@@ -304,7 +304,7 @@ func TestJitterStaysInItsRange(t *testing.T) {
 			}
 		}
 		_, err := attempts(t, c, errDown)
-		gaveUp(t, err)
+		_ = gaveUp(t, err)
 	})
 }
 

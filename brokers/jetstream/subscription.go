@@ -383,7 +383,9 @@ func (s *subscription) end() {
 	}
 	s.unsubscribe()
 	if s.looking {
-		_ = <-s.gone
+		if err := <-s.gone; err != nil {
+			s.log.Debug("jetstream: the look at the consumer had failed", "error", err)
+		}
 	}
 	close(s.out)
 }

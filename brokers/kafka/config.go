@@ -166,8 +166,11 @@ func (c Config) withDefaults() (Config, error) {
 		value int
 		least int
 	}{
-		{"Window", c.Window, 1}, {"KeyBudget", c.KeyBudget, 0}, {"MaxSpan", c.MaxSpan, 0},
-		{"BufferRecords", c.BufferRecords, 0}, {"BufferBytes", c.BufferBytes, 1},
+		{"Window", c.Window, 1},
+		{"KeyBudget", c.KeyBudget, 0},
+		{"MaxSpan", c.MaxSpan, 0},
+		{"BufferRecords", c.BufferRecords, 0},
+		{"BufferBytes", c.BufferBytes, 1},
 	} {
 		if f.value < f.least {
 			return c, fmt.Errorf("kafka: Config.%s is %d, want at least %d", f.name, f.value, f.least)
@@ -190,8 +193,12 @@ func (c Config) withDefaults() (Config, error) {
 		name  string
 		value time.Duration
 	}{
-		{"CommitInterval", c.CommitInterval}, {"CommitTimeout", c.CommitTimeout}, {"CloseTimeout", c.CloseTimeout},
-		{"NackDelay", c.NackDelay}, {"PublishTimeout", c.PublishTimeout}, {"DialTimeout", c.DialTimeout},
+		{"CommitInterval", c.CommitInterval},
+		{"CommitTimeout", c.CommitTimeout},
+		{"CloseTimeout", c.CloseTimeout},
+		{"NackDelay", c.NackDelay},
+		{"PublishTimeout", c.PublishTimeout},
+		{"DialTimeout", c.DialTimeout},
 	} {
 		if f.value < 0 {
 			return c, fmt.Errorf("kafka: Config.%s is %v, want more than 0", f.name, f.value)

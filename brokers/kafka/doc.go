@@ -30,6 +30,9 @@
 // released. A partition that was lost (the member was expelled) is the same without the wait and the commit; the
 // cause is [ErrLost]. Both are no failures of a handler. Fetching and heartbeats go on all the time.
 //
+// With kgo.ServerSideBalancer (KIP-848) on Kafka before 4.3 the last commit of a partition that moves can be refused, and
+// the next owner repeats what it would have held.
+//
 // A process that was frozen for longer than the session timeout can finish handlers whose partitions another process
 // has by then. No consumer of Kafka can prevent that; the inbox makes it one effect.
 //

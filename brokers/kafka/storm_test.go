@@ -40,7 +40,9 @@ func TestStormsOnKafka(t *testing.T) {
 		storm(t, seeds, stormConfig{options: []kgo.Opt{kgo.Balancers(kgo.RangeBalancer())}})
 	})
 	t.Run("assigned by the cluster", func(t *testing.T) {
-		storm(t, seeds, stormConfig{options: []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer())}})
+		// Before Kafka 4.3 a commit can be refused with a stale epoch that the client cannot renew, see kgo.ServerSideBalancer:
+		// then the new owner repeats what was not committed.
+		storm(t, seeds, stormConfig{repeats: true, options: []kgo.Opt{kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer())}})
 	})
 	t.Run("kills", func(t *testing.T) { storm(t, seeds, stormConfig{kills: true}) })
 }
@@ -48,6 +50,7 @@ func TestStormsOnKafka(t *testing.T) {
 type stormConfig struct {
 	options []kgo.Opt
 	kills   bool
+	repeats bool // a partition that moves may be repeated from its last commit
 }
 
 func storm(t *testing.T, seeds []string, sc stormConfig) {
@@ -138,6 +141,10 @@ func storm(t *testing.T, seeds []string, sc stormConfig) {
 		p.stop(t)
 	}
 	// A kill can repeat what was handled since the last commit that arrived.
-	h.check(t, keys, each, kills*keys*each)
+	duplicates := kills * keys * each
+	if sc.repeats {
+		duplicates = keys * each
+	}
+	h.check(t, keys, each, duplicates)
 	t.Logf("%d processes, %d kills, %d effects of %d messages", started, kills, len(h.effects), keys*each)
 }

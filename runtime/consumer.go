@@ -3,7 +3,6 @@ package runtime
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -118,8 +117,6 @@ func (c *Consumer) databases() []inbox.Database {
 	return dbs
 }
 
-// contains tells whether db is among dbs. A store behind inbox.Map counts as another one, which costs a
-// second check at start and nothing else.
 func contains(dbs []inbox.Database, db inbox.Database) bool {
-	return reflect.TypeOf(db).Comparable() && slices.Contains(dbs, db)
+	return slices.ContainsFunc(dbs, func(d inbox.Database) bool { return inbox.Same(d, db) })
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/headrace-go/headrace/headracetest/inboxsuite"
 	"github.com/headrace-go/headrace/inbox"
-	"github.com/headrace-go/headrace/stores/internal/testserver"
+	"github.com/headrace-go/headrace/internal/testserver"
 	"github.com/headrace-go/headrace/stores/pgxstore"
 )
 

@@ -17,7 +17,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "modernc.org/sqlite"
 
-	"github.com/headrace-go/headrace/stores/internal/testserver"
+	"github.com/headrace-go/headrace/internal/testserver"
 	"github.com/headrace-go/headrace/stores/schema"
 )
 

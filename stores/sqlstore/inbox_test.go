@@ -14,7 +14,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/headrace-go/headrace/headracetest/inboxsuite"
-	"github.com/headrace-go/headrace/stores/internal/testserver"
+	"github.com/headrace-go/headrace/internal/testserver"
 	"github.com/headrace-go/headrace/stores/schema"
 	"github.com/headrace-go/headrace/stores/sqlstore"
 )

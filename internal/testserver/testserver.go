@@ -19,6 +19,12 @@ func MySQL(t testing.TB) string {
 	return get(t, "HEADRACE_MYSQL_DSN", "mariadb")
 }
 
+// Kafka returns the addresses of a Kafka cluster, with commas between, likewise.
+func Kafka(t testing.TB) string {
+	t.Helper()
+	return get(t, "HEADRACE_KAFKA_SEEDS", "kafka")
+}
+
 func get(t testing.TB, variable, server string) string {
 	t.Helper()
 	value := os.Getenv(variable)

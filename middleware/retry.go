@@ -23,7 +23,7 @@ import (
 //   - Stop: return the error at once, marked by classify.Stop. The attempt does not count.
 //
 // When the message's own context is done, at an attempt's end or during a delay, every error counts as
-// Stop. That is the context which the message has when it enters Retry; a time limit of an attempt belongs
+// Stop. So does one that would be tried again, when the intake drains: the next process tries it. That is the context which the message has when it enters Retry; a time limit of an attempt belongs
 // inside.
 //
 // Each attempt gets the message as it entered: context, metadata, id, and the same payload slice. The
@@ -103,6 +103,10 @@ func (r *retry) again(
 		}
 		if !r.goesOn(&fail, delay) {
 			return nil, &fail
+		}
+		if f.IsDraining() {
+			f.Attempt--
+			return nil, classify.Stop(fail.Err)
 		}
 		if r.OnRetry != nil {
 			r.OnRetry(ctx, RetryEvent{

@@ -50,9 +50,10 @@ func deliveryOf(ctx context.Context) *delivery {
 func (d *delivery) ended() bool { return d.Context.Err() != nil }
 
 // fail settles a delivery that was not handled: it is given back if its context is done, since then
-// nobody failed (invariant I5), and nacked if not. A settlement made before wins.
+// nobody failed (invariant I5), or if its subscription is stopped, since a nack could make the broker send it
+// here again; and nacked if not. A settlement made before wins.
 func (d *delivery) fail() {
-	if d.ended() {
+	if d.ended() || d.IsDraining() {
 		d.Release()
 		return
 	}
@@ -70,7 +71,7 @@ func (d *delivery) Rest() {
 }
 
 // Rouse waits until there is a place for the delivery again, before any that has not begun. It reports false
-// if ctx ended before that.
+// if ctx ended, or a drain began, before that.
 func (d *delivery) Rouse(ctx context.Context) bool {
 	in, awake := d.sub.intake, make(chan struct{})
 	in.mu.Lock()
@@ -82,7 +83,11 @@ func (d *delivery) Rouse(ctx context.Context) bool {
 	case <-awake:
 		return true
 	case <-ctx.Done():
-		// What is left to do needs no place. If it gets one all the same, it is given back at the end.
-		return false
+	case <-d.sub.stop:
 	}
+	// What is left to do needs no place. If it gets one all the same, it is given back at the end.
+	return false
 }
+
+// Draining is closed when no attempt is begun any more: the delivery's subscription was stopped.
+func (d *delivery) Draining() <-chan struct{} { return d.sub.stop }

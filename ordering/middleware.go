@@ -13,7 +13,8 @@ import (
 //
 //   - without an error it is acked. If h returned messages, that waits until the router has published
 //     them, and so does the lane; if it could not, the delivery is nacked.
-//   - with an error it is nacked; or released if its context is done, since then nobody failed.
+//   - with an error it is nacked; or released if its context is done, since then nobody failed, or if
+//     its subscription is stopped.
 //   - after a panic or runtime.Goexit likewise. The panic goes on.
 //
 // Then its lane goes on. A delivery whose context was done before h is called is released, and h is not called.

@@ -31,7 +31,7 @@ func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
 			if receipt == flight.Committed && f.Outputs() > 0 {
 				c.runtime.wakeRelays()
 			}
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, verdict == classify.VerdictStop && f.IsDraining():
 			// Shutdown, a revoked partition or the end of a hold: not a failure, and never a nack,
 			// which some adapters answer with a resend loop (fault S5).
 			f.Release()

@@ -63,7 +63,7 @@ func WithTimeout(ctx context.Context, d time.Duration, f func(context.Context) e
 	limited := deadline.New(ctx, started.Add(d))
 	defer limited.Stop()
 	err := f(limited)
-	if err != nil && isContextError(err) && limited.Expired() {
+	if err != nil && limited.Expired() && isContextError(err) {
 		return &TimeoutError{Limit: d, Took: time.Since(started), Err: err}
 	}
 	return err

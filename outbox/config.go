@@ -26,13 +26,15 @@ const (
 // RelayConfig sets up a [Relay]. The zero value of each field means its default.
 type RelayConfig struct {
 	// Owner names this relay among all of the database; no two that run at once may share it. At most
-	// 128 bytes. Default: the host's name, the process id and a random part.
+	// 128 bytes. Default: the host's name, the process id and a random part. Where only one process
+	// ever has the database, a fixed name lets a restart go on at once with the leases of one that was killed.
 	Owner string
 
 	// OnPoison is used when the publisher's error is classified as Poison or Drop. Default [SkipKey].
 	OnPoison Policy
 
-	// Classifier judges the publisher's errors. Default: the default classifier.
+	// Classifier judges the publisher's errors. Default: the default classifier, but a publisher that
+	// panics is tried again: the row is not to blame.
 	Classifier *classify.Classifier
 
 	// Batch is the most messages given to one Publish. Default 250, at most 10,000.
@@ -87,6 +89,9 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 	}
 	if err := checkName("Owner", c.Owner, 128); err != nil {
 		errs = append(errs, err)
+	}
+	if c.Classifier == nil {
+		c.Classifier = classify.New(classify.RetryPanics)
 	}
 	if c.OnPoison == "" {
 		c.OnPoison = SkipKey

@@ -2,9 +2,9 @@ package runtime
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -64,7 +64,7 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
 	}
-	if err := dead.Check(cfg.Topic); err != nil && !errors.Is(err, poison.ErrDeadLetterTopic) {
+	if err := dead.Check(cfg.Topic); err != nil && !c.readsDeadLetters() {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
 	}
 	sub, err := r.config.Broker.Subscriber(brokers.Subscription{Consumer: cfg.Name, Topic: cfg.Topic, Window: window})
@@ -82,9 +82,11 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 func (l *line) stages() ([]message.HandlerMiddleware, error) {
 	c := l.consumer
 	retryConfig := c.config.Retry
-	retryConfig.Classifier = c.config.Classifier
+	if retryConfig.Classifier == nil {
+		retryConfig.Classifier = c.config.Classifier
+	}
 	retryConfig.OnRetry = c.retried(l, retryConfig.OnRetry)
-	retryConfig.ReadOnly = c.readOnly()
+	retryConfig.ReadOnly = retryConfig.ReadOnly || c.readOnly()
 	retry, err := middleware.Retry(retryConfig)
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", c.config.Name, err)
@@ -160,6 +162,12 @@ func (c *Consumer) retried(l *line, next func(context.Context, middleware.RetryE
 			next(ctx, e)
 		}
 	}
+}
+
+// readsDeadLetters tells whether the consumer is one of a dead-letter topic, by its name or its handler.
+func (c *Consumer) readsDeadLetters() bool {
+	r := c.routes[AnyType]
+	return r != nil && r.whole || c.runtime.config.DeadLetterTopic == nil && strings.HasSuffix(c.config.Topic, poison.Suffix)
 }
 
 // observe is what telemetry reads of the consumer when metrics are collected.

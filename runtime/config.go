@@ -68,7 +68,7 @@ type Config struct {
 
 // Policy is how the messages of a consumer are treated.
 type Policy struct {
-	// Retry bounds the attempts. Its zero value is middleware's default: 5 runs, 100 ms to 30 s apart.
+	// Retry bounds the attempts; a consumer's own replaces the runtime's as a whole. Its zero value is middleware's default: 5 runs, 100 ms to 30 s apart.
 	Retry middleware.RetryConfig
 
 	// Timeout limits one run of a handler; with HandleTx it starts after BEGIN. Its context ends then;
@@ -129,7 +129,7 @@ func (c Config) withDefaults() (Config, error) {
 	if !namePattern.MatchString(c.Service) {
 		bad("Service", fmt.Sprintf("%q", c.Service), "want 1 to 128 letters, digits, '.', '_' or '-'")
 	}
-	if c.Broker == nil {
+	if isNil(c.Broker) {
 		bad("Broker", "nil", "a broker is required")
 	}
 	for _, d := range []struct {
@@ -212,6 +212,15 @@ func (p Policy) over(base Policy) Policy {
 	}
 	p.Middleware = append(append([]message.HandlerMiddleware(nil), base.Middleware...), p.Middleware...)
 	return p
+}
+
+// isNil tells whether v is nil or holds a nil pointer.
+func isNil(v any) bool {
+	if v == nil {
+		return true
+	}
+	r := reflect.ValueOf(v)
+	return r.Kind() == reflect.Pointer && r.IsNil()
 }
 
 // first returns the first value that is not zero.

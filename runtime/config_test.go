@@ -13,6 +13,7 @@ import (
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/poison"
 	"github.com/headrace-go/headrace/runtime"
+	"github.com/headrace-go/headrace/stores/sqlstore"
 )
 
 func handleNothing(context.Context, order) error { return nil }
@@ -96,6 +97,10 @@ func TestRunReportsEveryWiringMistake(t *testing.T) {
 			runtime.HandleDeadLetters(c, func(context.Context, poison.Record) error { return nil })
 			runtime.Handle(c, "x", handleNothing)
 		}, []string{`consumer "a"`, "dead letters", "1 other"}},
+		{"concurrency above the default window", func(rt *runtime.Runtime) {
+			c := rt.ConsumerWith(runtime.ConsumerConfig{Name: "a", Topic: "t", Policy: runtime.Policy{Concurrency: 5000}})
+			runtime.Handle(c, "x", handleNothing)
+		}, []string{`consumer "a"`, "Concurrency is 5000", "1024"}},
 		{"consumer's policy", func(rt *runtime.Runtime) {
 			c := rt.ConsumerWith(runtime.ConsumerConfig{Name: "a", Topic: "t", Policy: runtime.Policy{Window: -9}})
 			runtime.Handle(c, "x", handleNothing)
@@ -161,6 +166,22 @@ func TestSettingsAgainstTheBrokersCapabilities(t *testing.T) {
 			wantParts(t, b.rt.Run(t.Context()), tt.want...)
 		})
 	}
+}
+
+func TestDeadLetterTopicThatIsTheTopicIsRefused(t *testing.T) {
+	b := newBench(t, func(c *runtime.Config) { c.DeadLetterTopic = func(topic string) string { return topic } })
+	runtime.Handle(b.rt.Consumer("a", "t"), "x", handleNothing)
+	wantParts(t, b.rt.Run(t.Context()), `a`, `"t"`, "dead-letter")
+}
+
+func TestTypedNilsAreNamed(t *testing.T) {
+	var none *memory.Broker
+	_, err := runtime.New(runtime.Config{Service: "x", Broker: none})
+	wantParts(t, err, "Broker", "nil")
+	b := newBench(t, nil)
+	var store *sqlstore.Store
+	runtime.HandleTx(b.rt.Consumer("a", "t"), "x", store, func(context.Context, *sql.Tx, order) error { return nil })
+	wantParts(t, b.rt.Run(t.Context()), `consumer "a"`, "store", "nil")
 }
 
 func TestRunTwiceIsRefused(t *testing.T) {

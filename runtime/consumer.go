@@ -72,26 +72,43 @@ func (r *Runtime) ConsumerWith(cfg ConsumerConfig) *Consumer {
 	}
 	c.config.Policy = cfg.Policy.over(r.config.Policy)
 
+	if other := r.enlist(c); other != nil {
+		c.reject(fmt.Errorf("%s was registered twice, for the topics %q and %q: give each its own name",
+			owner, other.config.Topic, cfg.Topic))
+	}
+	return c
+}
+
+// enlist adds c to the consumers of a runtime that does not run yet. It returns one that has c's name.
+func (r *Runtime) enlist(c *Consumer) (other *Consumer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.started {
-		c.reject(fmt.Errorf("%s was registered after Run had begun", owner))
+		r.stop(fmt.Errorf("consumer %q was registered after Run had begun", c.config.Name))
+		return nil
 	}
-	for _, other := range r.consumers {
-		if other.config.Name == cfg.Name {
-			c.reject(fmt.Errorf("%s was registered twice, for the topics %q and %q: give each its own name",
-				owner, other.config.Topic, cfg.Topic))
+	for _, o := range r.consumers {
+		if o.config.Name == c.config.Name {
+			other = o
 		}
 	}
 	r.consumers = append(r.consumers, c)
-	return c
+	return other
 }
 
 // Name returns the consumer's name.
 func (c *Consumer) Name() string { return c.config.Name }
 
-// reject keeps a wiring mistake for Run to report.
-func (c *Consumer) reject(err error) { c.errs = append(c.errs, err) }
+// reject keeps a wiring mistake for Run to report. One that is made while Run runs ends it.
+func (c *Consumer) reject(err error) {
+	c.runtime.mu.Lock()
+	defer c.runtime.mu.Unlock()
+	if c.runtime.started {
+		c.runtime.stop(err)
+		return
+	}
+	c.errs = append(c.errs, err)
+}
 
 // check returns every wiring mistake of the consumer.
 func (c *Consumer) check() error {
@@ -102,6 +119,9 @@ func (c *Consumer) check() error {
 	if r := c.routes[AnyType]; r != nil && r.whole && len(c.routes) > 1 {
 		errs = append(errs, fmt.Errorf("consumer %q handles dead letters and %d other types: give these a consumer of their own",
 			c.config.Name, len(c.routes)-1))
+	}
+	if w := first(c.config.Window, defaultWindow); c.config.Concurrency > w {
+		errs = append(errs, fmt.Errorf("consumer %q: Concurrency is %d: it is above Window, %d", c.config.Name, c.config.Concurrency, w))
 	}
 	return errors.Join(errs...)
 }

@@ -17,6 +17,9 @@ import (
 // swallowed the handler's error, or did not call it (invariant I2).
 var errNoReceipt = errors.New("a middleware returned nil but no handler succeeded: return the error, or classify.Drop(err) to skip the message")
 
+// errLostContext is the failure of a message whose context does not come from the one it arrived with.
+var errLostContext = errors.New("a middleware gave the message a context that is not made of the one it had (a message.Copy has none): derive it, and use CopyWithContext")
+
 // needReceipt fails an attempt that returns nil without a receipt.
 func needReceipt(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -31,10 +34,13 @@ func needReceipt(h message.HandlerFunc) message.HandlerFunc {
 
 // dispatch is the innermost stage: it finds the handler of the message's type and runs it.
 func (c *Consumer) dispatch(msg *message.Message) ([]*message.Message, error) {
+	f := flight.From(msg.Context())
+	if f == nil {
+		return nil, classify.Permanent(errLostContext)
+	}
 	if r := c.routes[AnyType]; r != nil && r.whole {
 		return nil, r.run(msg)
 	}
-	f := flight.From(msg.Context())
 	if err := f.Delivery.DecodeError; err != nil {
 		return nil, classify.Permanent(fmt.Errorf("message from %s cannot be decoded: %w", f.Topic, err))
 	}

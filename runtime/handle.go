@@ -32,9 +32,10 @@ func Handle[T any](c *Consumer, eventType string, fn func(context.Context, T) er
 // the claim of the message's id: its effect, the claim and what it adds with outbox.Add commit together
 // or not at all, so that a message delivered twice takes effect once. fn neither commits nor rolls back.
 //
-// The time limit of fn starts after BEGIN and the claim. Each attempt has a transaction of its own.
+// The time limit of fn starts after BEGIN and the claim. Each attempt has a transaction of its own. What is
+// not done in time is rolled back, even if fn returns nil.
 func HandleTx[Tx, T any](c *Consumer, eventType string, store inbox.Store[Tx], fn func(context.Context, Tx, T) error) {
-	if store == nil {
+	if isNil(store) {
 		c.reject(fmt.Errorf("consumer %q: the store of the handler for %q is nil", c.config.Name, eventType))
 		return
 	}
@@ -44,9 +45,17 @@ func HandleTx[Tx, T any](c *Consumer, eventType string, store inbox.Store[Tx], f
 			return err
 		}
 		return inbox.Run(ctx, store, msg, func(ctx context.Context, tx Tx) error {
-			return c.limited(ctx, func(ctx context.Context) error { return fn(ctx, tx, v) })
+			return c.limited(ctx, func(ctx context.Context) error { return inTime(ctx, fn(ctx, tx, v)) })
 		})
 	}})
+}
+
+// inTime refuses to commit what a handler has done that gave up quietly because its context had ended.
+func inTime(ctx context.Context, err error) error {
+	if err == nil {
+		err = ctx.Err()
+	}
+	return err
 }
 
 // HandleMessage registers fn for the raw messages of one type, or of [AnyType]. The message is the
@@ -115,7 +124,7 @@ func HandleDeadLetters(c *Consumer, fn func(context.Context, poison.Record) erro
 // HandleDeadLettersTx is [HandleDeadLetters] in a transaction of store, as [HandleTx]: each dead letter takes
 // effect once.
 func HandleDeadLettersTx[Tx any](c *Consumer, store inbox.Store[Tx], fn func(context.Context, Tx, poison.Record) error) {
-	if store == nil {
+	if isNil(store) {
 		c.reject(fmt.Errorf("consumer %q: the store of the handler for dead letters is nil", c.config.Name))
 		return
 	}
@@ -125,7 +134,7 @@ func HandleDeadLettersTx[Tx any](c *Consumer, store inbox.Store[Tx], fn func(con
 			return err
 		}
 		return inbox.Run(msg.Context(), store, msg, func(ctx context.Context, tx Tx) error {
-			return c.limited(ctx, func(ctx context.Context) error { return fn(ctx, tx, record) })
+			return c.limited(ctx, func(ctx context.Context) error { return inTime(ctx, fn(ctx, tx, record)) })
 		})
 	}})
 }
@@ -157,6 +166,8 @@ type route struct {
 
 func (c *Consumer) add(eventType string, r *route) {
 	switch {
+	case c.runtime.hasStarted():
+		c.reject(fmt.Errorf("consumer %q: the handler for %q was registered after Run had begun", c.config.Name, eventType))
 	case r.isNil:
 		c.reject(fmt.Errorf("consumer %q: the handler for %q is nil", c.config.Name, eventType))
 	case eventType == "":

@@ -413,11 +413,7 @@ func TestHealthTellsAliveReadyAndProgress(t *testing.T) {
 		t.Errorf("before Run: /readyz is %+v, want 503, starting", a)
 	}
 	b.start()
-	select {
-	case <-b.rt.Running():
-	case <-time.After(limit):
-		t.Fatalf("not running within %v", limit)
-	}
+	receiveClosed(t, b.rt.Running())
 	if a := health(t, b, "/readyz"); a.status != http.StatusOK {
 		t.Errorf("running: /readyz is %+v, want 200", a)
 	}
@@ -468,4 +464,63 @@ func TestOutboxEventsReachTheNextConsumerWithTheirCorrelation(t *testing.T) {
 		t.Errorf("invoice has correlation %q and causation %q, want %q and %q",
 			env.CorrelationID, env.CausationID, first.Metadata[event.MetaCorrelationID], "1")
 	}
+}
+
+func TestContextThatEndsBeforeTheStartIsNoFailure(t *testing.T) {
+	b, store := newBench(t, nil), openStore(t)
+	runtime.HandleTx(b.rt.Consumer("billing", "orders"), "order.placed", store, insertEffect)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.rt.Run(ctx); err != nil {
+		t.Errorf("Run returned %v, want nil", err)
+	}
+}
+
+func TestLivenessFailsAfterAFailedStart(t *testing.T) {
+	b := newBench(t, nil)
+	wantParts(t, b.rt.Run(t.Context()), "nothing to run")
+	if a := health(t, b, "/livez"); a.status != http.StatusServiceUnavailable || a.State != "stopped" {
+		t.Errorf("/livez is %+v, want 503, stopped", a)
+	}
+}
+
+func TestLateRegistrationEndsTheRun(t *testing.T) {
+	for name, late := range map[string]func(*runtime.Runtime, *runtime.Consumer){
+		"consumer": func(rt *runtime.Runtime, _ *runtime.Consumer) { rt.Consumer("late", "t") },
+		"handler": func(_ *runtime.Runtime, c *runtime.Consumer) {
+			runtime.Handle(c, "late", handleNothing)
+		},
+		"relay": func(rt *runtime.Runtime, _ *runtime.Consumer) { rt.Relay(nil, outbox.RelayConfig{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil)
+			c := b.rt.Consumer("billing", "orders")
+			runtime.Handle(c, "order.placed", handleNothing)
+			b.start()
+			receiveClosed(t, b.rt.Running())
+			late(b.rt, c)
+			wantParts(t, b.wait(), "after Run had begun", name)
+		})
+	}
+}
+
+func receiveClosed(t *testing.T, ch <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ch:
+	case <-time.After(limit):
+		t.Fatalf("not running within %v", limit)
+	}
+}
+
+func TestRelayWithoutItsTablesIsRefused(t *testing.T) {
+	store, err := sqlite.Open(t.TempDir() + "/empty.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	b := newBench(t, nil)
+	runtime.Handle(b.rt.Consumer("billing", "orders"), "order.placed", handleNothing)
+	b.rt.Relay(store.Outbox(), outbox.RelayConfig{})
+	wantParts(t, b.rt.Run(t.Context()), "outbox", "headrace_outbox", "Migrate")
 }

@@ -576,3 +576,64 @@ func TestI5MessageWithoutAnyIDIsRefusedByHandleTxOnly(t *testing.T) {
 		t.Errorf("effects are %q, want %q", got, want)
 	}
 }
+
+// A middleware may replace the message's context only by one made of it. One that did not was answered with a
+// panic for a nil pointer in the dead letter.
+func TestMiddlewareThatLosesTheContextIsNamed(t *testing.T) {
+	for name, lose := range map[string]func(*message.Message) *message.Message{
+		"bare context": func(m *message.Message) *message.Message { m.SetContext(context.Background()); return m },
+		"copy":         func(m *message.Message) *message.Message { return m.Copy() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(c *runtime.Config) {
+				c.Middleware = []message.HandlerMiddleware{func(h message.HandlerFunc) message.HandlerFunc {
+					return func(m *message.Message) ([]*message.Message, error) { return h(lose(m)) }
+				}}
+			})
+			runtime.Handle(b.rt.Consumer("billing", "orders"), "order.placed", handleNothing)
+			b.publish("orders", placed(t, "1"))
+			b.start()
+			rec := parseDead(t, b.dead("orders", 1)[0])
+			b.mustStop()
+			if !strings.Contains(rec.Error, "middleware") || !strings.Contains(rec.Error, "context") {
+				t.Errorf("dead letter says %q, want it to blame a middleware for the context", rec.Error)
+			}
+		})
+	}
+}
+
+func TestHandleTxThatGivesUpQuietlyAtItsLimitIsRolledBack(t *testing.T) {
+	b, store := newBench(t, func(c *runtime.Config) { c.Timeout = 20 * time.Millisecond }), openStore(t)
+	var runs atomic.Int64
+	c := b.rt.Consumer("billing", "orders")
+	runtime.HandleTx(c, "order.placed", store, func(ctx context.Context, tx *sql.Tx, o order) error {
+		if runs.Add(1) == 1 {
+			<-ctx.Done()
+			return nil
+		}
+		return insertEffect(ctx, tx, o)
+	})
+	b.publish("orders", placed(t, "1"))
+	b.start()
+	b.eventually("handled", func() bool { return c.Stats().Effects == 1 })
+	b.mustStop()
+	if got, want := effects(t, store), []string{"1"}; !slices.Equal(got, want) || c.Stats().Retries != 1 {
+		t.Errorf("effects are %q after %d retries, want %q after 1", got, c.Stats().Retries, want)
+	}
+}
+
+func TestTheRetryPolicysOwnClassifierIsUsed(t *testing.T) {
+	b := newBench(t, func(c *runtime.Config) {
+		c.Retry.Classifier = classify.New(func(err error) (classify.Result, bool) {
+			return classify.Result{Verdict: classify.VerdictPoison, ErrorType: "mine"}, true
+		})
+	})
+	runtime.Handle(b.rt.Consumer("billing", "orders"), "order.placed", func(context.Context, order) error { return errBroken })
+	b.publish("orders", placed(t, "1"))
+	b.start()
+	rec := parseDead(t, b.dead("orders", 1)[0])
+	b.mustStop()
+	if rec.ErrorType != "mine" || rec.Attempts != 1 {
+		t.Errorf("dead letter has error type %q after %d attempts, want mine after 1", rec.ErrorType, rec.Attempts)
+	}
+}

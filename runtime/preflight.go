@@ -29,6 +29,11 @@ func (r *Runtime) preflight(ctx context.Context) error {
 			return fmt.Errorf("check the inbox database: %w", err)
 		}
 	}
+	for i, l := range r.relays {
+		if _, err := l.source.Backlog(ctx, 1); err != nil {
+			return fmt.Errorf("outbox relay %d: its tables cannot be read (was the store's Migrate called?): %w", i, err)
+		}
+	}
 	r.warnRetention(ctx, caps)
 	return nil
 }

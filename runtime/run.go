@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/ordering"
 	"github.com/headrace-go/headrace/outbox"
 )
 
@@ -24,45 +25,54 @@ import (
 // The drain, in order: intake stops and what waits is given back; running handlers finish, with a time
 // limit; relays publish what was committed; router, subscriptions and publisher close.
 func (r *Runtime) Run(ctx context.Context) error {
-	if err := r.begin(); err != nil {
-		return err
-	}
-	if err := r.preflight(ctx); err != nil {
-		return fmt.Errorf("runtime %s: %w", r.config.Service, err)
-	}
-	run := &run{runtime: r, partErrs: make(chan error, len(r.relays)+len(r.databases()))}
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	r.stop = func(cause error) { stop(cause) }
-
-	err := run.start(runCtx)
-	if err == nil {
-		r.health.set(healthRunning)
-		close(r.running)
-		<-runCtx.Done()
-		if cause := context.Cause(runCtx); ctx.Err() == nil && !errors.Is(cause, errPartEnded) {
-			err = cause // the run was stopped from inside
-		}
+	if err := r.begin(stop); err != nil {
+		return err
 	}
-	r.health.set(healthDraining)
-	err = errors.Join(err, run.drain(context.WithoutCancel(ctx)))
-	r.health.set(healthStopped)
+	defer r.health.set(healthStopped)
+
+	err := r.preflight(ctx)
+	if err == nil {
+		err = r.run(ctx, runCtx)
+	} else if ctx.Err() != nil {
+		err = nil // the caller ended it before it had begun; what failed, failed because of that
+	}
 	if err != nil {
 		return fmt.Errorf("runtime %s: %w", r.config.Service, err)
 	}
 	return nil
 }
 
+// run is Run when all is checked. runCtx ends with ctx, or when the run is stopped from inside.
+func (r *Runtime) run(ctx, runCtx context.Context) error {
+	run := &run{runtime: r, partErrs: make(chan error, len(r.relays)+len(r.databases()))}
+	err := run.start(runCtx)
+	switch {
+	case err == nil:
+		r.health.set(healthRunning)
+		close(r.running)
+		<-runCtx.Done()
+		if cause := context.Cause(runCtx); ctx.Err() == nil && !errors.Is(cause, errPartEnded) {
+			err = cause // the run was stopped from inside
+		}
+	case ctx.Err() != nil:
+		err = nil // a start that was cut off is no failure
+	}
+	r.health.set(healthDraining)
+	return errors.Join(err, run.drain(context.WithoutCancel(ctx)))
+}
+
 // errPartEnded stops a run whose part has failed; the part's own error is joined after the drain.
 var errPartEnded = errors.New("a part of the runtime ended")
 
-func (r *Runtime) begin() error {
+func (r *Runtime) begin(stop context.CancelCauseFunc) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.started {
 		return fmt.Errorf("runtime %s: Run was called twice", r.config.Service)
 	}
-	r.started = true
+	r.started, r.stop = true, stop
 	return nil
 }
 
@@ -149,6 +159,9 @@ func (u *run) startParts(ctx context.Context) error {
 		})
 	}
 	for i, l := range r.relays {
+		if l.config.Logger == nil {
+			l.config.Logger = r.config.Logger
+		}
 		rel, err := outbox.NewRelay(l.source, u.publisher, l.config)
 		if err != nil {
 			return fmt.Errorf("outbox relay %d: %w", i, err)
@@ -178,6 +191,10 @@ func (u *run) startRouter(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the router: %w", err)
 	}
+	subscriptions, err := u.subscribe(ctx)
+	if err != nil {
+		return err
+	}
 	handlers := make([]*message.Handler, len(u.lines))
 	for i, l := range u.lines {
 		cfg := &l.consumer.config
@@ -185,13 +202,7 @@ func (u *run) startRouter(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Subscribed here and not by the router: one that cannot subscribe a handler waits for it for
-		// ever when it closes. The subscription outlives ctx: drain ends it.
-		messages, err := l.subscriber.Subscribe(context.WithoutCancel(ctx), cfg.Topic)
-		if err != nil {
-			return fmt.Errorf("consumer %s: subscribe to %s: %w", cfg.Name, cfg.Topic, err)
-		}
-		handlers[i] = router.AddHandler(cfg.Name, cfg.Topic, subscribed{messages}, "", noPublisher{}, l.consumer.dispatch)
+		handlers[i] = router.AddHandler(cfg.Name, cfg.Topic, subscriptions[i], "", noPublisher{}, l.consumer.dispatch)
 		handlers[i].AddMiddleware(stages...)
 	}
 	// The router's context ends nothing of ours: it would cut off running handlers at once.
@@ -202,6 +213,24 @@ func (u *run) startRouter(ctx context.Context) error {
 		u.background.Go(func() { u.watch(ctx, u.lines[i].consumer, h) })
 	}
 	return nil
+}
+
+// subscribe opens all subscriptions at the same time. It is not left to the router: one that cannot subscribe
+// a handler waits for it for ever when it closes. The subscriptions outlive ctx: drain ends them.
+func (u *run) subscribe(ctx context.Context) ([]subscribed, error) {
+	subscriptions, errs := make([]subscribed, len(u.lines)), make([]error, len(u.lines))
+	var opening sync.WaitGroup
+	for i, l := range u.lines {
+		opening.Go(func() {
+			messages, err := l.subscriber.Subscribe(context.WithoutCancel(ctx), l.consumer.config.Topic)
+			if err != nil {
+				errs[i] = fmt.Errorf("consumer %s: subscribe to %s: %w", l.consumer.config.Name, l.consumer.config.Topic, err)
+			}
+			subscriptions[i] = subscribed{messages}
+		})
+	}
+	opening.Wait()
+	return subscriptions, errors.Join(errs...)
 }
 
 // watch stops the run when a consumer's subscription ends while nobody asked for it (fault S3).
@@ -235,7 +264,11 @@ func (u *run) drain(ctx context.Context) error {
 		}
 	}
 	for _, l := range u.lines {
-		if err := l.subscriber.Close(); err != nil {
+		err := l.subscriber.Close()
+		if held := new(ordering.DrainError); errors.As(err, &held) {
+			continue // the drain has reported it
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("consumer %s: close the subscription: %w", l.consumer.config.Name, err))
 		}
 	}

@@ -28,8 +28,15 @@ type Runtime struct {
 
 	running chan struct{} // closed when every consumer is subscribed
 
-	// stop ends a run from inside: a handler asked for it, or a part died. The first cause is kept.
+	// stop ends a run from inside: a handler asked for it, or a part died. The first cause is kept. It is
+	// set when started is.
 	stop context.CancelCauseFunc
+}
+
+func (r *Runtime) hasStarted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.started
 }
 
 // New checks cfg whole and returns a runtime, or an error that names each bad field and its value.
@@ -98,6 +105,10 @@ type relay struct {
 func (r *Runtime) Relay(src outbox.Source, cfg outbox.RelayConfig) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.started {
+		r.stop(errors.New("an outbox relay was registered after Run had begun"))
+		return
+	}
 	r.relays = append(r.relays, &relay{source: src, config: cfg})
 }
 

@@ -15,7 +15,7 @@ type Stats struct {
 	Ignored      int64 // no handler for the type
 	Dropped      int64 // the handler's error said Drop
 	DeadLettered int64 // the dead letter is stored
-	Released     int64 // given back without a verdict: shutdown, a lost partition
+	Released     int64 // given back without a verdict: shutdown, a lost partition, the end of a hold
 	Retries      int64 // attempts beyond the first
 }
 

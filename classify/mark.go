@@ -34,8 +34,9 @@ func RetryAfter(err error, d time.Duration) error {
 // It returns nil if err is nil.
 func Drop(err error) error { return marked(err, VerdictDrop, 0) }
 
-// Stop marks err as a consequence of the runtime's own stopping: the message is left unsettled, and this is
-// no failure of it. Only a stage that knows that the runtime is stopping should use it.
+// Stop marks err as a reason to stop and not as a failure of the message, which is left unsettled. A stage
+// that knows that the runtime is stopping uses it. A handler that uses it ends the runtime's Run, with err:
+// it found that the service cannot go on, whatever the message.
 // It returns nil if err is nil.
 func Stop(err error) error { return marked(err, VerdictStop, 0) }
 

@@ -45,6 +45,11 @@ type Config struct {
 	// Default 32 KiB, at least 1 KiB.
 	MaxHeaderBytes int
 
+	// Refer allows a dead letter without the original. It is written if the publisher refuses every form
+	// with it for good, as too large, and the delivery tells its offset. Set it only if the broker keeps
+	// messages after they were acked. Without it such a delivery is held.
+	Refer bool
+
 	// WriteTimeout is the time for one try to write, default 10 s. A publisher that does not obey its
 	// message's context is waited for.
 	WriteTimeout time.Duration

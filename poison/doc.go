@@ -19,6 +19,7 @@
 // Metadata is bounded by Config.MaxHeaderBytes. The stack is cut first, then the error's text. If the
 // original's own metadata is too large, the whole of it goes into the body of an enveloped dead letter
 // (content type [EnvelopeType], marked by [MetaEncoding]), where nothing is cut. [Parse] reads both.
+// Where even that is more than the broker can store, Config.Refer allows a reference to the original.
 //
 // # When it cannot be written
 //

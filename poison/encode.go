@@ -14,18 +14,37 @@ import (
 	"github.com/headrace-go/headrace/event"
 )
 
-// encodingEnvelope is the value of MetaEncoding.
-const encodingEnvelope = "envelope"
+// The values of MetaEncoding.
+const (
+	encodingEnvelope  = "envelope"
+	encodingReference = "reference"
+)
 
 // field is one metadata entry of a dead letter.
 type field struct{ key, value string }
 
 // message builds the dead letter, with at most limit bytes of metadata. It leaves r as it is.
 func (r *Record) message(limit int) (*message.Message, error) {
+	if r.Reference {
+		return r.referred(limit), nil
+	}
 	if msg := r.plain(limit); msg != nil {
 		return msg, nil
 	}
 	return r.enveloped(limit)
+}
+
+// referred has nothing of the original but where it is.
+func (r *Record) referred(limit int) *message.Message {
+	msg := message.NewMessage(r.ID, nil)
+	fields := append([]field{{MetaEncoding, encodingReference}}, r.fields()...)
+	for _, f := range append(fields, field{MetaError, cut(r.Error, slimError)}) {
+		if size := len(f.key) + len(f.value); size <= limit && len(f.value) <= slimError && isClean(f.value) {
+			msg.Metadata[f.key] = f.value
+			limit -= size
+		}
+	}
+	return msg
 }
 
 // plain is the original's bytes and metadata, and the record beside it. It returns nil if they do not fit.

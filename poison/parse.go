@@ -39,8 +39,11 @@ func Parse(msg *message.Message) (Record, error) {
 		record, err = r.plain(msg)
 	case encodingEnvelope:
 		record, err = openEnvelope(msg)
+	case encodingReference:
+		record, err = r.plain(msg)
+		record.Payload, record.Metadata, record.Reference = nil, nil, true
 	default:
-		err = fmt.Errorf("%s is %q: want none or %q", MetaEncoding, encoding, encodingEnvelope)
+		err = fmt.Errorf("%s is %q: want none, %q or %q", MetaEncoding, encoding, encodingEnvelope, encodingReference)
 	}
 	if err != nil {
 		return Record{}, fmt.Errorf("parse dead letter %s: %w", msg.UUID, err)

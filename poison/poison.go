@@ -142,8 +142,12 @@ func (p *Poison) store(ctx context.Context, f *flight.Flight, r *Record) error {
 		if err != nil && try >= slimFrom {
 			slim := *r
 			slim.Stack, slim.Error = "", cut(r.Error, slimError)
-			if p.write(ctx, topic, &slim) == nil {
-				*r, err = slim, nil
+			if err = p.write(ctx, topic, &slim); err != nil && p.mayRefer(r, err) {
+				slim.Reference = true
+				err = p.write(ctx, topic, &slim)
+			}
+			if err == nil {
+				*r = slim
 			}
 		}
 		if err == nil {
@@ -169,6 +173,11 @@ func (p *Poison) store(ctx context.Context, f *flight.Flight, r *Record) error {
 			return err
 		}
 	}
+}
+
+// mayRefer tells whether r may be written without the original, after err.
+func (p *Poison) mayRefer(r *Record, err error) bool {
+	return p.config.Refer && r.Offset >= 0 && p.config.Classifier.Classify(err).Verdict == classify.VerdictPoison
 }
 
 // write makes one try. The message is a new one each time, since a publisher may change it. Its context

@@ -629,3 +629,58 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// A poison message of nearly the broker's largest size could not be dead-lettered: with our headers it was too
+// large, and its lane and the service's readiness were lost for ever.
+func TestD7MessageOfTheLargestSizeIsReferredTo(t *testing.T) {
+	errTooLarge := classify.Permanent(errors.New("maximum payload exceeded"))
+	tooLarge := func(msg *message.Message) error {
+		if len(msg.Payload) > 0 {
+			return errTooLarge
+		}
+		return nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		dlt := &dltPublisher{refuse: tooLarge}
+		p := newPoison(t, dlt, func(c *poison.Config) { c.Refer = true })
+		msg := newMessage(t.Context())
+		if _, err := p.Middleware(fails(classify.Permanent(errDown)))(msg); err != nil {
+			t.Fatalf("error %v, want none", err)
+		}
+		_, r := dlt.only(t)
+		if !r.Reference || r.Payload != nil || r.Topic != "orders" || r.Partition != 3 || r.Offset != 41 || r.Incarnation != "inc-1" ||
+			r.Consumer != "billing.orders" || r.Error == "" || r.MessageID == "" {
+			t.Errorf("got %+v, want a reference to orders inc-1/3/41 that says why", r)
+		}
+		if p.Blocked() != 0 || receipt(msg) != flight.DeadLettered {
+			t.Errorf("%d held, receipt %v; want none, dead_lettered", p.Blocked(), receipt(msg))
+		}
+	})
+	// Where the broker would forget the original, it is held.
+	for name, change := range map[string]func(*poison.Config, *flight.Flight){
+		"not allowed": func(*poison.Config, *flight.Flight) {},
+		"no offset": func(c *poison.Config, f *flight.Flight) {
+			c.Refer = true
+			f.Delivery = &brokers.Delivery{Topic: "orders", Partition: -1, Offset: -1}
+		},
+		"not for good": func(c *poison.Config, _ *flight.Flight) {
+			c.Refer = true
+			c.Classifier = classify.New(func(err error) (classify.Result, bool) {
+				return classify.Result{Verdict: classify.VerdictRetry, ErrorType: "x"}, errors.Is(err, errTooLarge)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				msg := newMessage(ctx)
+				dlt := &dltPublisher{refuse: tooLarge}
+				p := newPoison(t, dlt, func(c *poison.Config) { change(c, flight.From(msg.Context())) })
+				if _, err := p.Middleware(fails(classify.Permanent(errDown)))(msg); err == nil || receipt(msg) != flight.NoReceipt {
+					t.Errorf("error %v, receipt %v; want an error and none", err, receipt(msg))
+				}
+			})
+		})
+	}
+}

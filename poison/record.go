@@ -15,7 +15,7 @@ const Version = 1
 // {"base64": "..."}, and what is nil is null.
 const (
 	MetaVersion       = "headrace_dlt_version"        // the form's version; always there
-	MetaEncoding      = "headrace_dlt_encoding"       // "envelope": the body is an envelope; absent: the original bytes
+	MetaEncoding      = "headrace_dlt_encoding"       // "envelope": the body is one; "reference": there is none; absent: the original bytes
 	MetaConsumer      = "headrace_dlt_consumer"       // who could not handle it
 	MetaTopic         = "headrace_dlt_topic"          // where it was read
 	MetaIncarnation   = "headrace_dlt_incarnation"    // of the topic
@@ -70,6 +70,10 @@ type Record struct {
 	Metadata map[string]string
 	UUID     string
 	Headers  []brokers.Header
+
+	// Reference says that the broker would not store the original again, since it is as large as a
+	// message can be: it is not here, but still at its Topic, Partition and Offset.
+	Reference bool
 
 	// MessageID is the message's id within the consumer, the one in its inbox. "": it had none.
 	MessageID string

@@ -53,6 +53,7 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 		MaxHeaderBytes: caps.MaxHeaderBytes,
 		Logger:         r.config.Logger,
 		ReadOnly:       c.readOnly(),
+		Refer:          caps.Replays,
 		OnStored: func(ctx context.Context, rec poison.Record) {
 			tel.DeadLettered(ctx, rec.ErrorType, rec.Error)
 			r.config.Logger.LogAttrs(ctx, slog.LevelWarn, "dead letter stored",

@@ -17,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/internal/flight"

@@ -635,9 +635,10 @@ func TestConfigIsChecked(t *testing.T) {
 // large, and its lane and the service's readiness were lost for ever.
 func TestD7MessageOfTheLargestSizeIsReferredTo(t *testing.T) {
 	errTooLarge := classify.Permanent(errors.New("maximum payload exceeded"))
+	refusal := errTooLarge
 	tooLarge := func(msg *message.Message) error {
 		if len(msg.Payload) > 0 {
-			return errTooLarge
+			return refusal
 		}
 		return nil
 	}
@@ -666,13 +667,12 @@ func TestD7MessageOfTheLargestSizeIsReferredTo(t *testing.T) {
 		},
 		"not for good": func(c *poison.Config, _ *flight.Flight) {
 			c.Refer = true
-			c.Classifier = classify.New(func(err error) (classify.Result, bool) {
-				return classify.Result{Verdict: classify.VerdictRetry, ErrorType: "x"}, errors.Is(err, errTooLarge)
-			})
+			refusal = errRefuse
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
+				refusal = errTooLarge
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				msg := newMessage(ctx)

@@ -24,6 +24,9 @@
 //
 //   - [Handle] is at-least-once. Its handler gets the message's id (event.MessageID) for a key of its own.
 //   - There is no order between keys, and none between processes beyond what the broker gives.
+//   - An outage of a dependency that lasts longer than the retries dead-letters the messages that arrive
+//     meanwhile: it is not yet told from their own failure. Raise Retry.MaxAttempts and MaxElapsed for one
+//     that can be out for long; only the keys of the messages that wait are held.
 //
 // It knows no broker and no database driver: a program compiles only those it imports.
 package runtime

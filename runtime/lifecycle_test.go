@@ -523,4 +523,8 @@ func TestRelayWithoutItsTablesIsRefused(t *testing.T) {
 	runtime.Handle(b.rt.Consumer("billing", "orders"), "order.placed", handleNothing)
 	b.rt.Relay(store.Outbox(), outbox.RelayConfig{})
 	wantParts(t, b.rt.Run(t.Context()), "outbox", "headrace_outbox", "Migrate")
+
+	b = newBench(t, nil)
+	b.rt.Relay(nil, outbox.RelayConfig{})
+	wantParts(t, b.rt.Run(t.Context()), "outbox relay 0", "nil")
 }

@@ -30,6 +30,9 @@ func (r *Runtime) preflight(ctx context.Context) error {
 		}
 	}
 	for i, l := range r.relays {
+		if isNil(l.source) {
+			return fmt.Errorf("outbox relay %d: its source is nil: want store.Outbox()", i)
+		}
 		if _, err := l.source.Backlog(ctx, 1); err != nil {
 			return fmt.Errorf("outbox relay %d: its tables cannot be read (was the store's Migrate called?): %w", i, err)
 		}

@@ -198,7 +198,7 @@ func ExampleRuntime_Health() {
 	rt, _ := newRuntime()
 	probes := httptest.NewServer(rt.Health())
 	defer probes.Close()
-	resp, err := http.Get(probes.URL + "/readyz") //nolint:noctx // an example
+	resp, err := http.Get(probes.URL + "/readyz")
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -32,6 +32,7 @@ func (b *budget) join(s *share) {
 	defer b.mu.Unlock()
 	b.shares[s] = struct{}{}
 	b.divide()
+	b.grant() // less may be kept than before, by the rounding
 }
 
 func (b *budget) leave(s *share) {

@@ -342,6 +342,51 @@ func TestRevokedDeliveryIsDroppedAfterTheWait(t *testing.T) {
 	}
 }
 
+// A member stops while its group waits for another one that is dead and not yet known to be. Waiting with it for the session
+// timeout holds up the deploy; leaving without a commit runs again what was acked during the rebalance.
+func TestCloseDoesNotWaitForARebalance(t *testing.T) {
+	_, seeds := fake(t, kfake.SeedTopics(2, "topic"))
+	config := quick(seeds)
+	config.CloseTimeout = 200 * time.Millisecond
+	config.CommitInterval = time.Hour
+	dead := &network{}
+	b := open(t, config)
+	config.Options = append(config.Options, kgo.Dialer(dead.dial))
+	other := open(t, config)
+	r := read(t, b, "topic", 4)
+	read(t, other, "topic", 4)
+	one := func(b *kafka.Broker) bool { return len(b.Stats()) == 1 }
+	eventually(t, "each has a partition", 5*time.Second, func() bool { return one(b) && one(other) })
+	mine := b.Stats()[0].Partition
+	fill(t, seeds, "topic", mine, 2, key)
+	r.next().Ack()
+	dead.cut(true)
+	third := read(t, open(t, quick(seeds)), "topic", 4)
+	admin := kadm.NewClient(client(t, seeds))
+	eventually(t, "a rebalance is under way", 5*time.Second, func() bool {
+		groups, err := admin.DescribeGroups(t.Context(), "c")
+		return err == nil && groups["c"].State == "PreparingRebalance"
+	})
+	r.next().Ack() // in the middle of it
+	begin := time.Now()
+	r.close()
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("Close took %v, want little more than CloseTimeout", took)
+	}
+	if o, _ := offsetOf(t, seeds, "c", "topic", mine); o != 2 {
+		t.Errorf("committed offset is %d, want 2", o)
+	}
+	fill(t, seeds, "topic", mine, 1, key)
+	for {
+		if d := at(third.next()); d.Partition == mine {
+			if d.Offset != 2 {
+				t.Errorf("the next owner got offset %d, want 2", d.Offset)
+			}
+			break
+		}
+	}
+}
+
 // Acks come in any order while commits are sent all the time. Two commits at once can arrive in the wrong order, and then the older one
 // counts.
 func TestK5CommitsNeverGoBack(t *testing.T) {

@@ -31,8 +31,9 @@ type member struct {
 	limits   limits
 	log      *slog.Logger
 	client   *kgo.Client
-	ready    chan struct{}   // closed when client is set: it may call back before
-	ctx      context.Context // of the subscription and its deliveries
+	abandon  context.CancelFunc // ends whatever client waits for
+	ready    chan struct{}      // closed when client is set: it may call back before
+	ctx      context.Context    // of the subscription and its deliveries
 	out      chan *message.Message
 	budget   *budget
 	ending   atomic.Bool // the subscription ends: wait for nothing
@@ -81,7 +82,10 @@ func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string
 		parts:    make(map[partitionID]*assignment),
 	}
 	m.polls.round = sync.NewCond(&m.mu)
+	clientCtx, abandon := context.WithCancel(context.Background())
+	m.abandon = abandon
 	opts := append(b.config.consumer(),
+		kgo.WithContext(clientCtx),
 		kgo.ConsumerGroup(consumer),
 		kgo.ConsumeTopics(topic),
 		kgo.DisableAutoCommit(),
@@ -95,11 +99,13 @@ func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string
 	}
 	var err error
 	if m.client, err = kgo.NewClient(opts...); err != nil {
+		abandon()
 		return nil, fmt.Errorf("kafka: subscribe consumer %q to topic %q: %w", consumer, topic, err)
 	}
 	close(m.ready)
 	if err := b.config.checkTimes(m.client); err != nil {
 		m.client.Close()
+		abandon()
 		return nil, err
 	}
 	return m, nil
@@ -116,13 +122,7 @@ func (m *member) run() {
 	m.ending.Store(true)
 	m.stopPolling()
 	polling.Wait()
-	// The group is left in the same order in which a partition is lost: revoked commits what is acked.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), m.config.CloseTimeout)
-	if err := m.client.LeaveGroupContext(ctx); err != nil {
-		m.log.Warn("kafka: the group was not left; its partitions are free when the session has timed out", "error", err)
-	}
-	cancel()
-	m.client.Close()
+	m.leave()
 	close(stop)
 	others.Wait()
 	for _, a := range m.take(nil) { // what the group did not tell of

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/headrace-go/headrace/brokers/kafka"
@@ -93,7 +94,12 @@ func storm(t *testing.T, seeds []string, sc stormConfig) {
 		defer cl.Close()
 		for ; ; each++ {
 			for each*keys-h.distinct() > backlog {
-				<-time.After(time.Millisecond)
+				select {
+				case <-time.After(time.Millisecond):
+					continue
+				case <-calm:
+				}
+				return
 			}
 			records := make([]*kgo.Record, keys)
 			for k := range records {
@@ -133,6 +139,12 @@ func storm(t *testing.T, seeds []string, sc stormConfig) {
 		if t.Failed() {
 			for _, p := range live {
 				t.Logf("process %d: %+v %+v", p.number, p.broker.Stats(), p.intake.Stats())
+			}
+			groups, err := kadm.NewClient(client(t, seeds)).DescribeGroups(context.Background(), topic)
+			t.Logf("group is %s, %v", groups[topic].State, err)
+			for _, m := range groups[topic].Members {
+				a, _ := m.Assigned.AsConsumer()
+				t.Logf("member %s at %s has %+v", m.MemberID, m.ClientHost, a)
 			}
 		}
 	}()

@@ -22,8 +22,11 @@
 // A stream is one sequence and is delivered in order. JetStream sends a nacked message again when its delay is over,
 // after whatever was sent meanwhile; with a window of one un-acked delivery nothing else is. A
 // subscription that ends gives back what it holds in order. After a crash, a subscription that finds no other
-// member of its consumer alive takes over first what the dead one held, in order and at once, and only
-// then reads on. Members that run at the same time share one durable, without order between them.
+// member of its consumer alive takes over first what the dead one held, in order, and only then reads on; Subscribe takes
+// half a second then. Of those that start together one does so and the others wait for it, at most 3 s. With
+// [Config.CheckOnly] the durable cannot be changed for that: the subscription keeps newer messages
+// back until the old ones have come, which is after AckWait, and at most 1 s longer. Members that run at the same
+// time share one durable, without order between them.
 //
 // # On the wire
 //

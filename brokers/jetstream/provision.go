@@ -141,13 +141,17 @@ func (b *Broker) adopt(ctx context.Context, s jetstream.Stream, c jetstream.Cons
 		return nil, refuse("it has a BackOff, which overrides AckWait")
 	case !slices.Equal(filters, []string{topic}):
 		return nil, refuse("it filters %q, want %q", filters, topic)
-	case config.AckWait < MinAckWait && b.config.CheckOnly:
+	case config.AckWait < MinAckWait && config.AckWait != expedite && b.config.CheckOnly:
 		return nil, refuse("its AckWait is %v, want at least %v", config.AckWait, MinAckWait)
 	}
-	if b.config.CheckOnly || config.AckWait == b.config.AckWait && config.MaxAckPending == pending {
+	ackWait := b.config.AckWait
+	if config.AckWait == expedite {
+		ackWait = expedite // a member takes over; start sees to it if that has died
+	}
+	if b.config.CheckOnly || config.AckWait == ackWait && config.MaxAckPending == pending {
 		return c, nil
 	}
-	config.AckWait, config.MaxAckPending = b.config.AckWait, pending
+	config.AckWait, config.MaxAckPending = ackWait, pending
 	c, err := s.UpdateConsumer(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("jetstream: update durable %q of stream %q: %w", config.Name, s.CachedInfo().Config.Name, err)

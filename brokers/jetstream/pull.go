@@ -67,7 +67,7 @@ func (p *pull) fail() {
 
 // aboutPull takes what the server says about request token.
 func (s *subscription) aboutPull(token string, m *nats.Msg) {
-	if token != strconv.FormatUint(s.pull.number, 10) {
+	if !s.pull.is(token) {
 		return // about one that we have given up
 	}
 	status, description := m.Header.Get("Status"), m.Header.Get("Description")
@@ -113,29 +113,45 @@ func (s *subscription) requestMore() {
 		p.due = now().Add(gatherFor)
 		return
 	}
-	batch, expires := room, pullExpires
-	if p.maxBatch > 0 {
-		batch = min(batch, p.maxBatch)
-	}
-	heartbeat := pullHeartbeat
-	if p.maxExpires > 0 {
-		expires = min(expires, p.maxExpires)
-		heartbeat = min(heartbeat, expires/2)
-	}
-	body, err := json.Marshal(struct {
-		Expires   time.Duration `json:"expires"`
-		Batch     int           `json:"batch"`
-		Heartbeat time.Duration `json:"idle_heartbeat"`
-	}{expires, batch, heartbeat})
-	if err == nil {
-		p.number++
-		err = s.conn.PublishRequest(p.subject, s.inbox+"."+strconv.FormatUint(p.number, 10), body)
-	}
-	if err != nil {
+	request := p.limit(pullRequest{Batch: room, Expires: pullExpires})
+	request.Heartbeat = min(pullHeartbeat, request.Expires/2)
+	if err := s.request(request); err != nil {
 		s.log.Warn("jetstream: could not send a pull request", "error", err)
 		p.fail()
 		return
 	}
-	p.open = batch
+	p.open = request.Batch
 	p.due = now().Add(pullSilence)
+}
+
+// pullRequest is what the server is asked.
+type pullRequest struct {
+	Expires   time.Duration `json:"expires"`
+	Batch     int           `json:"batch"`
+	Heartbeat time.Duration `json:"idle_heartbeat,omitempty"`
+	NoWait    bool          `json:"no_wait,omitempty"` // it ends when there are no more
+}
+
+// limit keeps r within the durable's own limits.
+func (p *pull) limit(r pullRequest) pullRequest {
+	if p.maxBatch > 0 {
+		r.Batch = min(r.Batch, p.maxBatch)
+	}
+	if p.maxExpires > 0 {
+		r.Expires = min(r.Expires, p.maxExpires)
+	}
+	return r
+}
+
+// is tells whether token is that of the last request.
+func (p *pull) is(token string) bool { return token == strconv.FormatUint(p.number, 10) }
+
+// request sends r under the next number.
+func (s *subscription) request(r pullRequest) error {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	s.pull.number++
+	return s.conn.PublishRequest(s.pull.subject, s.inbox+"."+strconv.FormatUint(s.pull.number, 10), body)
 }

@@ -38,7 +38,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		n.unsubscribe()
+		n.abandon()
 		return nil, fmt.Errorf("jetstream: subscribe to topic %q: subscriber of consumer %q: %w", topic, want.Consumer, ErrClosed)
 	}
 	ctx, cancel := context.WithCancel(ctx)

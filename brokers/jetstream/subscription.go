@@ -1,7 +1,6 @@
 package jetstream
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +46,7 @@ type subscription struct {
 	inbox    string // messages come to inbox.<request>, confirmations of acks to inbox.a<number>
 	sub      *nats.Subscription
 	ended    chan struct{} // closed when sub has called back for the last time
-	presence *nats.Subscription
+	presence *presence
 	status   chan nats.Status
 	lookup   func(context.Context) error // asks the server for the durable
 
@@ -62,8 +61,9 @@ type subscription struct {
 	unconfirmed map[string]*hold // acked, and not yet confirmed, by reply subject; with DoubleAck
 	acks        uint64
 
-	pull     pull
-	takeover takeover
+	fetched map[uint64]*nats.Msg // before run, by stream sequence
+	pull    pull
+	overdue overdue
 
 	scan   time.Duration
 	scanAt time.Time
@@ -93,6 +93,14 @@ func (s *subscription) receive(m *nats.Msg) {
 	s.ring()
 }
 
+func (s *subscription) takeReceived() []*nats.Msg {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := s.incoming
+	s.incoming = nil
+	return in
+}
+
 func (s *subscription) ring() {
 	select {
 	case s.kick <- struct{}{}:
@@ -106,6 +114,7 @@ func (s *subscription) run(ctx context.Context) {
 	s.timer = time.NewTimer(time.Hour)
 	s.timer.Stop()
 	s.scan = scanFast
+	s.useFetched()
 	beat := time.NewTicker(s.ackWait / beatsPerWait)
 	defer beat.Stop()
 	for ctx.Err() == nil {
@@ -116,7 +125,7 @@ func (s *subscription) run(ctx context.Context) {
 			msg           *message.Message
 			acked, nacked <-chan struct{}
 		)
-		if s.takeoverDone() && len(s.queue) > 0 && len(s.held)+len(s.unconfirmed) < s.window {
+		if s.inOrder() && len(s.queue) > 0 && len(s.held)+len(s.unconfirmed) < s.window {
 			out, msg = s.out, s.queue[0].msg
 		}
 		if len(s.held) > 0 {
@@ -174,7 +183,7 @@ func (s *subscription) run(ctx context.Context) {
 // setTimer makes the timer ring when the next thing is due, or before.
 func (s *subscription) setTimer() {
 	var at time.Time
-	for _, t := range [...]time.Time{s.scanAt, s.pull.due, s.takeover.deadline} {
+	for _, t := range [...]time.Time{s.scanAt, s.pull.due, s.overdue.deadline} {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
@@ -188,10 +197,7 @@ func (s *subscription) setTimer() {
 
 // takeIncoming sorts what has come: messages, words about the pull request, confirmations of acks.
 func (s *subscription) takeIncoming(ctx context.Context) {
-	s.mu.Lock()
-	in := s.incoming
-	s.incoming = nil
-	s.mu.Unlock()
+	in := s.takeReceived()
 	if len(in) == 0 {
 		return
 	}
@@ -229,7 +235,7 @@ func (s *subscription) add(ctx context.Context, in *nats.Msg) {
 		h.reply = in.Reply
 		return
 	}
-	s.takeover.got(meta)
+	s.overdue.got(meta)
 	h := &hold{sub: s, seq: meta.Sequence.Stream, reply: in.Reply}
 	h.delivery = brokers.Delivery{
 		Topic:       s.topic,
@@ -390,10 +396,6 @@ func (s *subscription) end() {
 	close(s.out)
 }
 
-func sortBySeq(holds []*hold) {
-	slices.SortFunc(holds, func(a, b *hold) int { return cmp.Compare(a.seq, b.seq) })
-}
-
 // confirmAll waits for the confirmations of acks and repeats the acks.
 func (s *subscription) confirmAll(deadline time.Time) {
 	if len(s.unconfirmed) == 0 {
@@ -426,14 +428,31 @@ func (s *subscription) confirmAll(deadline time.Time) {
 	clear(s.unconfirmed)
 }
 
+// abandon ends a subscription that does not run.
+func (s *subscription) abandon() {
+	s.giveBackFetched()
+	s.unsubscribe()
+}
+
 func (s *subscription) unsubscribe() {
 	s.conn.RemoveStatusListener(s.status)
-	for _, sub := range []*nats.Subscription{s.sub, s.presence} {
-		if sub == nil {
-			continue
-		}
-		if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrBadSubscription) {
-			s.log.Warn("jetstream: unsubscribe", "error", err)
-		}
+	s.leave()
+	s.endSub(s.sub)
+}
+
+// leave makes the member unknown.
+func (s *subscription) leave() {
+	if s.presence != nil {
+		s.endSub(s.presence.sub)
+		s.presence = nil
+	}
+}
+
+func (s *subscription) endSub(sub *nats.Subscription) {
+	if sub == nil {
+		return
+	}
+	if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrBadSubscription) {
+		s.log.Warn("jetstream: unsubscribe", "error", err)
 	}
 }

@@ -1,0 +1,88 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/headrace-go/headrace/brokers"
+)
+
+// subscribe prepares a subscription and takes over what dead members left.
+func (b *Broker) subscribe(ctx context.Context, want brokers.Subscription, topic string) (_ *subscription, err error) {
+	stream, err := b.provision(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	durable, err := b.durable(ctx, stream, want.Consumer, topic, want.Window)
+	if err != nil {
+		return nil, err
+	}
+	info := durable.CachedInfo()
+	s := &subscription{
+		config:      &b.config,
+		conn:        b.conn,
+		log:         b.config.Logger.With("topic", topic, "consumer", want.Consumer, "stream", info.Stream, "durable", info.Name),
+		topic:       topic,
+		incarnation: stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano),
+		window:      want.Window,
+		ackWait:     info.Config.AckWait,
+		inbox:       b.conn.NewInbox(),
+		kick:        make(chan struct{}, 1),
+		ended:       make(chan struct{}),
+		gone:        make(chan error, 1),
+		fetched:     make(map[uint64]*nats.Msg),
+		bySeq:       make(map[uint64]*hold),
+		unconfirmed: make(map[string]*hold),
+		out:         make(chan *message.Message),
+		pull: pull{
+			subject:    b.apiPrefix() + "CONSUMER.MSG.NEXT." + info.Stream + "." + info.Name,
+			maxBatch:   info.Config.MaxRequestBatch,
+			maxExpires: info.Config.MaxRequestExpires,
+		},
+	}
+	s.lookup = func(ctx context.Context) error {
+		_, err := b.js.Consumer(ctx, info.Stream, info.Name)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("jetstream: durable %q of stream %q was deleted: %w", info.Name, info.Stream, err)
+		}
+		return nil
+	}
+
+	if s.ackWait == expedite {
+		s.ackWait = b.config.AckWait // a member takes over, or has died of it
+	}
+	s.status = b.conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer func() {
+		if err != nil {
+			s.abandon()
+		}
+	}()
+	if s.sub, err = b.conn.Subscribe(s.inbox+".*", s.receive); err == nil {
+		// Never drop: what is on the way is bounded by the pull request.
+		err = s.sub.SetPendingLimits(-1, -1)
+	}
+	if err == nil {
+		s.sub.SetClosedHandler(func(string) { close(s.ended) })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("jetstream: subscribe to topic %q for consumer %q: %w", topic, want.Consumer, err)
+	}
+	start := &start{subscription: s, broker: b, stream: stream, durable: durable}
+	if err := start.run(ctx); err != nil {
+		return nil, fmt.Errorf("jetstream: start consumer %q on durable %q of stream %q: %w", want.Consumer, info.Name, info.Stream, err)
+	}
+	return s, nil
+}
+
+func (b *Broker) apiPrefix() string {
+	if b.config.Domain != "" {
+		return "$JS." + b.config.Domain + ".API."
+	}
+	return jetstream.DefaultAPIPrefix
+}

@@ -5,7 +5,7 @@ GO ?= go
 GOLANGCI ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-.PHONY: help test race check lint tidy bench vuln servers stop soak
+.PHONY: help test check lint tidy bench vuln servers stop
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -13,7 +13,7 @@ help: ## list the targets
 test: ## all tests with the race detector; real servers if integration/servers started them
 	$(GO) test -race ./...
 
-check: tidy lint test ## what CI runs, less the servers
+check: tidy lint test ## formatting, vet, linters, go.mod, all tests
 
 lint: ## formatting, vet and linters
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'gofmt would change these'; exit 1; }
@@ -29,7 +29,8 @@ vuln: ## known vulnerabilities; needs the vulnerability database
 bench: ## the comparison with a bare and a stock Watermill router; JSON=1 for JSON lines
 	@$(GO) run ./integration/bench $(if $(JSON),-json)
 
-servers: ## install and start the real servers of the integration tests
+servers: ## install (as root, once) and start the real servers of the tests
+	integration/servers install
 	integration/servers start
 
 stop: ## stop them

@@ -92,7 +92,8 @@ func causeOf(f *flight.Flight) string {
 }
 
 // MessageID returns the id, as [Identify] gives it, of the message that is being handled, or "". With the
-// consumer's name it makes a good idempotency key for calls to others.
+// consumer's name it makes a good idempotency key for calls to others: printable ASCII, spaces among it, of at
+// most [MaxIDBytes].
 func MessageID(ctx context.Context) string {
 	if f := flight.From(ctx); f != nil {
 		return f.ID

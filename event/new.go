@@ -222,7 +222,7 @@ func inheritable(id string) string {
 // metadata checks every attribute and writes it.
 func (d *draft) metadata() (message.Metadata, error) {
 	if d.Source == "" {
-		return nil, invalid(MetaSource, "", errors.New("missing: no WithSource, no service's source, no ContextWithSource"))
+		return nil, invalid(MetaSource, "", errors.New("missing: outside a handler use WithSource or ContextWithSource"))
 	}
 	if _, err := url.Parse(d.Source); err != nil || strings.Contains(d.Source, " ") {
 		return nil, invalid(MetaSource, d.Source, errors.New("not a URI reference"))

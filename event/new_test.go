@@ -75,7 +75,7 @@ func TestNewOutsideOfAHandler(t *testing.T) {
 		t.Errorf("source: got %q, want that of the option", got)
 	}
 	_, err = event.New(t.Context(), "a", nil)
-	wantError(t, "no source", err, "ce_source", "no WithSource, no service's source, no ContextWithSource")
+	wantError(t, "no source", err, "ce_source", "outside a handler use WithSource or ContextWithSource")
 }
 
 // handling is the context of a handler that is running for msg.

@@ -23,7 +23,7 @@ type RetryConfig struct {
 	// MaxAttempts is the most runs of the handler for one delivery, the first included. Default 5.
 	//
 	// The count is this process's: it begins again when the message is delivered again, after a crash
-	// say. What kills the process is the crash ledger's to convict, not this count's.
+	// say. So a message that kills the process is not counted.
 	MaxAttempts int
 
 	// InitialDelay is the delay after the first failure, before jitter. Default 100 ms.

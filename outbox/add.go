@@ -30,7 +30,7 @@ const (
 var ErrInvalid = errors.New("invalid outbox message")
 
 // Add writes msgs into the outbox within tx: they are published to topic by a [Relay] after tx was
-// committed, and never if it is rolled back.
+// committed, and never if it is rolled back. Without a relay (runtime.Runtime.Relay) they stay there.
 //
 // A message is ordered within its topic by its key: the metadata ce_partitionkey, else ce_subject.
 // A message with neither has no order. Transactions that write rows of one key must be serialised by

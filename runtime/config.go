@@ -68,7 +68,8 @@ type Config struct {
 
 // Policy is how the messages of a consumer are treated.
 type Policy struct {
-	// Retry bounds the attempts; a consumer's own replaces the runtime's as a whole. Its zero value is middleware's default: 5 runs, 100 ms to 30 s apart.
+	// Retry bounds the attempts; a consumer's own replaces the runtime's as a whole. Its zero value is
+	// middleware's default: 5 runs within about 2 s.
 	Retry middleware.RetryConfig
 
 	// Timeout limits one run of a handler; with HandleTx it starts after BEGIN. Its context ends then;

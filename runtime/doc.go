@@ -7,8 +7,8 @@
 //	runtime.HandleTx(orders, "order.cancelled", store, refund)     // func(ctx, pgx.Tx, OrderCancelled) error
 //	err = rt.Run(ctx)                                              // blocks; drains when ctx ends
 //
-// A message passes, outermost first: intake (package ordering), trace and metrics (telemetry), identity and
-// correlation (middleware), settle (here), dead letters (poison), retry (middleware); then for each attempt:
+// A message passes, outermost first: intake (package ordering), trace and metrics (telemetry),
+// correlation (middleware), the broker's hard limit, settle (here), dead letters (poison), retry (middleware); then for each attempt:
 // recovery of panics, the check for a receipt, the user's own middleware, the time limit, decoding (event),
 // the inbox, and the handler.
 //
@@ -17,7 +17,8 @@
 //   - A delivery is acked only when its effect is committed, its dead letter is confirmed stored, a plain
 //     handler returned nil, its type is ignored by policy, or its error is classified as Drop.
 //   - Deliveries of equal keys run one at a time, in order of arrival, retries and dead letters included.
-//   - With [HandleTx] a message takes effect once, however often it is delivered.
+//   - With [HandleTx] a message takes effect once, however often it is delivered, for as long as the inbox
+//     remembers it ([Config].InboxRetention).
 //   - Shutdown is never a failure: nothing is dead-lettered and no attempt is counted because of it.
 //
 // # Not guaranteed

@@ -45,6 +45,7 @@ func (b *billing) refund(ctx context.Context, tx *sql.Tx, e OrderCancelled) erro
 	if err != nil {
 		return err
 	}
+	slog.InfoContext(ctx, "refund booked", "order", e.OrderID, "cents", e.Cents)
 	return outbox.Add(ctx, b.store, tx, "refunds", issued)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/jetstream"
@@ -42,13 +43,14 @@ func memoryWithOrders() (brokers.Broker, error) {
 		return nil, closing(broker, err)
 	}
 	ctx := event.ContextWithSource(context.Background(), "/shop")
+	today := time.Now().Format("0102-150405-") // other orders than those of the last run, whose refunds are kept
 	for _, o := range []struct {
 		eventType string
 		data      any
 	}{
-		{"order.placed", OrderPlaced{OrderID: "1001", Items: 2}},
-		{"order.placed", OrderPlaced{OrderID: "1002", Items: 1}},
-		{"order.cancelled", OrderCancelled{OrderID: "1001", Cents: 4990}},
+		{"order.placed", OrderPlaced{OrderID: today + "1", Items: 2}},
+		{"order.placed", OrderPlaced{OrderID: today + "2", Items: 1}},
+		{"order.cancelled", OrderCancelled{OrderID: today + "1", Cents: 4990}},
 	} {
 		msg, err := event.New(ctx, o.eventType, o.data, event.WithKey("orders"))
 		if err != nil {

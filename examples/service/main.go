@@ -1,7 +1,7 @@
 // Command service is the README's main: one consumer of orders, on the broker that BROKER_URL names, with
 // its effects and its inbox in a SQLite file.
 //
-//	go run ./examples/service                                     # memory: nothing to install, nothing kept
+//	go run ./examples/service                                     # memory: three orders, nothing to install
 //	BROKER_URL=embedded:./data go run ./examples/service          # JetStream in this process, kept in ./data
 //	BROKER_URL=nats://127.0.0.1:4222 go run ./examples/service
 //	BROKER_URL=kafka://127.0.0.1:9092 go run ./examples/service

@@ -1,4 +1,4 @@
-// Package sqlstore is the inbox over database/sql, for Postgres, MySQL 8, MariaDB 10.6 and SQLite. It
+// Package sqlstore is the inbox and the outbox over database/sql, for Postgres, MySQL 8, MariaDB 10.6 and SQLite. It
 // imports no driver: open the *sql.DB with one of your own.
 //
 // Postgres drivers must report the COMMIT of an aborted transaction as an error, since database/sql has

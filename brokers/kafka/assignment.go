@@ -37,7 +37,8 @@ type partitionID struct {
 type assignment struct {
 	m *member
 	partitionID
-	incarnation string
+	topicID     [16]byte        // zeros: not known
+	incarnation string          // the same as text
 	ctx         context.Context // of its deliveries
 	cancel      context.CancelCauseFunc
 	share       share
@@ -142,6 +143,7 @@ func (a *assignment) nameIncarnation(topicID [16]byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.incarnation == "" && topicID != [16]byte{} {
+		a.topicID = topicID
 		a.incarnation = hex.EncodeToString(topicID[:])
 	}
 }
@@ -536,7 +538,7 @@ func (a *assignment) beginCommit(limit int) (p ordering.Position, metadata strin
 	fits := true
 	if limit > 0 && a.tracker.Incomplete() > 0 {
 		beyond := a.tracker.AppendBeyond(nil, a.m.limits.span)
-		metadata, fits = appendRuns(nil, beyond).encode(p.Offset, limit)
+		metadata, fits = runsOf(beyond).encode(p.Offset, limit)
 	}
 	a.tight = !fits
 	if _, advanced := a.tracker.BeginCommit(); !advanced {

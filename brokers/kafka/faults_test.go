@@ -367,7 +367,9 @@ func TestCloseDoesNotWaitForARebalance(t *testing.T) {
 		groups, err := admin.DescribeGroups(t.Context(), "c")
 		return err == nil && groups["c"].State == "PreparingRebalance"
 	})
-	r.next().Ack() // in the middle of it
+	late := r.next()
+	r.quiet(300 * time.Millisecond) // several heartbeats: it has joined again, and waits
+	late.Ack()
 	begin := time.Now()
 	r.close()
 	if took := time.Since(begin); took > 2*time.Second {
@@ -476,7 +478,7 @@ func TestK8EagerRebalancePurgesWhatIsBuffered(t *testing.T) {
 	b := open(t, config)
 	readers := []*reader{read(t, b, "topic", 4)}
 	seen := make(map[string]int)
-	for handled := 0; handled < partitions*each; handled++ {
+	for handled := range partitions * each {
 		if handled == 50 || handled == 300 {
 			readers = append(readers, read(t, b, "topic", 4))
 		}

@@ -85,7 +85,7 @@ func (m *member) commitBeside(as []*assignment, id string, instance *string, gen
 		t := byTopic[a.topic]
 		if t == nil {
 			t = new(kmsg.NewOffsetCommitRequestTopic())
-			t.Topic = a.topic
+			t.Topic, t.TopicID = a.topic, a.topicID // from version 10 on the request has the id only
 			byTopic[a.topic] = t
 		}
 		p := kmsg.NewOffsetCommitRequestTopicPartition()

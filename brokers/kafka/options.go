@@ -105,12 +105,14 @@ func (l logger) Level() kgo.LogLevel {
 }
 
 func (l logger) Log(level kgo.LogLevel, msg string, keyvals ...any) {
-	to := slog.LevelDebug
+	var to slog.Level
 	switch level {
 	case kgo.LogLevelError:
 		to = slog.LevelError
 	case kgo.LogLevelWarn:
 		to = slog.LevelWarn
+	default:
+		to = slog.LevelDebug
 	}
 	l.log.Log(context.Background(), to, "kafka: "+msg, keyvals...)
 }

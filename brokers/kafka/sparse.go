@@ -37,8 +37,9 @@ func (s sparse) has(offset int64, epoch int32) bool {
 	return i < len(s) && s[i].first <= offset && s[i].epoch == epoch
 }
 
-// appendRuns adds positions, which ascend, to s.
-func appendRuns(s sparse, positions []ordering.Position) sparse {
+// runsOf returns positions, which ascend, as runs.
+func runsOf(positions []ordering.Position) sparse {
+	var s sparse
 	for _, p := range positions {
 		if n := len(s); n > 0 && s[n-1].end == p.Offset && s[n-1].epoch == p.Epoch {
 			s[n-1].end++

@@ -32,7 +32,7 @@ func TestSparseSaysOnlyWhatIsComplete(t *testing.T) {
 		base := rapid.Int64Range(0, 1<<50).Draw(t, "base")
 		limit := rapid.SampledFrom([]int{0, 20, 100, maxMetadata}).Draw(t, "limit")
 		want := positions(t, base)
-		text, fits := appendRuns(nil, want).encode(base, limit)
+		text, fits := runsOf(want).encode(base, limit)
 		if len(text) > limit {
 			t.Fatalf("%d bytes, want at most %d", len(text), limit)
 		}
@@ -78,7 +78,7 @@ func TestSparseSaysOnlyWhatIsComplete(t *testing.T) {
 }
 
 func FuzzDecodeSparse(f *testing.F) {
-	good, _ := appendRuns(nil, []ordering.Position{{Offset: 12, Epoch: 3}, {Offset: 13, Epoch: 3}, {Offset: 20, Epoch: 4}}).encode(10, maxMetadata)
+	good, _ := runsOf([]ordering.Position{{Offset: 12, Epoch: 3}, {Offset: 13, Epoch: 3}, {Offset: 20, Epoch: 4}}).encode(10, maxMetadata)
 	for _, s := range []string{good, "", "hr1", "hr1 a 2+2@3 0", "memberID-123", strings.Repeat("x", 5000), "hr1 a 2+zzzzzzzzzzzz@3,1 1j2k"} {
 		f.Add(s, int64(10))
 	}
@@ -99,7 +99,7 @@ func FuzzDecodeSparse(f *testing.F) {
 
 // The text is a format that other versions read: it must not change.
 func TestSparseFormatIsFrozen(t *testing.T) {
-	s := appendRuns(nil, []ordering.Position{
+	s := runsOf([]ordering.Position{
 		{Offset: 1001, Epoch: 7}, {Offset: 1003, Epoch: 7}, {Offset: 1004, Epoch: 7}, {Offset: 1040, Epoch: 40},
 	})
 	got, fits := s.encode(1000, maxMetadata)

@@ -87,6 +87,9 @@ func (s *start) run(ctx context.Context) error {
 		}
 		s.giveBackFetched()
 		s.leave()
+		if err := sleep(ctx, followWait, nil); err != nil {
+			return err
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package jetstream_test
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -62,7 +61,11 @@ func TestReplicasThatStartTogetherAfterACrashShareWhatIsLeft(t *testing.T) {
 		gap    time.Duration
 		window int
 	}{
-		{0, left}, {0, left / 3}, {time.Millisecond, left}, {100 * time.Millisecond, left}, {250 * time.Millisecond, left},
+		{0, left},
+		{0, left / 3},
+		{time.Millisecond, left},
+		{100 * time.Millisecond, left},
+		{250 * time.Millisecond, left},
 		{420 * time.Millisecond, left / 3},
 	} {
 		t.Run(fmt.Sprintf("gap %v, window %d", tt.gap, tt.window), func(t *testing.T) {
@@ -125,6 +128,9 @@ func TestReplicasThatStartTogetherAfterACrashShareWhatIsLeft(t *testing.T) {
 							}
 							held = nil
 						case <-done:
+							if last < 0 && tt.gap == 0 && tt.window < left {
+								t.Errorf("replica %d: nothing came", i)
+							}
 							return
 						case <-limit:
 							t.Errorf("replica %d: not all was handled in %v", i, wait)
@@ -271,29 +277,101 @@ func TestCheckOnlyWaitsForCrashedMembersDeliveries(t *testing.T) {
 	}
 }
 
-// A member is not to be taken over from while it starts: whoever comes later sees that it is there, and waits until it runs, but not
-// for ever.
+// Whoever comes while another member starts sees that it is there, leaves the durable alone, and waits until it runs, but not for
+// ever.
 func TestStartDoesNotWaitForEverForAnotherStart(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
 	publish(t, b, "orders", numbered(0, 2)...)
-	crash(t, b, jetstream.Config{MaxAckPending: 10}, "c", "orders", 1)
+	config := jetstream.Config{MaxAckPending: 10}
+	crash(t, b, config, "c", "orders", 1)
+	js := admin(t, b)
+	c, err := js.Consumer(t.Context(), "orders", "c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := c.CachedInfo().Config
+	taken.AckWait = 10 * time.Millisecond
+	if _, err := js.UpdateConsumer(t.Context(), "orders", taken); err != nil {
+		t.Fatal(err)
+	}
+	updates, err := b.Conn().SubscribeSync("$JS.API.CONSUMER.CREATE.>")
+	if err != nil {
+		t.Fatal(err)
+	}
 	stuck, err := b.Conn().Subscribe("_HEADRACE.alive.orders.c", func(m *nats.Msg) {
-		if m.Reply != "" {
-			_ = m.Respond([]byte("starting"))
+		if m.Reply == "" {
+			return
+		}
+		if n, _, err := updates.Pending(); err != nil || n > 0 {
+			t.Errorf("the durable was updated %d times (%v) while another member starts", n, err)
+		}
+		if err := m.Respond([]byte("starting")); err != nil {
+			t.Error(err)
 		}
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	_, in := subscribe(t, replica(t, b, jetstream.Config{MaxAckPending: 10}), "c", "orders", 10)
+	_, in := subscribe(t, replica(t, b, config), "c", "orders", 10)
 	if took := time.Since(began); took < time.Second || took > wait/2 {
 		t.Errorf("the start took %v, want about 3s", took)
 	}
-	if m := next(t, in); !strings.HasPrefix(m.UUID, "id-") {
-		t.Errorf("received %q", m.UUID)
+	next(t, in)
+	if got := ackWait(t, b, "orders", "c"); got != jetstream.DefaultAckWait {
+		t.Errorf("the durable's AckWait is %v, want %v", got, jetstream.DefaultAckWait)
 	}
 	if err := stuck.Unsubscribe(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A member has fetched some of what is left when it hears one that goes first. What it has must not stay with it for AckWait, and
+// it must not make the server give up what the other holds.
+func TestMemberThatDoesNotLeadGivesBackWhatItFetched(t *testing.T) {
+	b := newBroker(t, jetstream.Config{})
+	config := jetstream.Config{MaxAckPending: 20}
+	publish(t, b, "orders", numbered(0, 7)...)
+	clean := replica(t, b, config)
+	sub, in := subscribe(t, clean, "c", "orders", 3)
+	for range 3 {
+		next(t, in)
+	}
+	crash(t, b, config, "c", "orders", 4)
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
+	}
+	updates, err := b.Conn().SubscribeSync("$JS.API.CONSUMER.CREATE.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	wg.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				if err := b.Conn().Publish("_HEADRACE.alive.orders.c", nil); err != nil { // a member that runs
+					t.Error(err)
+				}
+			}
+		}
+	})
+	_, in = subscribe(t, replica(t, b, config), "c", "orders", 20)
+	close(stop)
+	wg.Wait()
+	for i := range 3 {
+		m := next(t, in) // AckWait is longer than next waits
+		if want := strconv.Itoa(i); string(m.Payload) != want {
+			t.Errorf("message %d is %s, want %s", i, m.Payload, want)
+		}
+		m.Ack()
+	}
+	if n, _, err := updates.Pending(); err != nil || n > 0 {
+		t.Errorf("the durable was updated %d times (%v), want never", n, err)
 	}
 }

@@ -81,13 +81,18 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 // Decode parses msg and decodes its data into a T. See [DecodeData] for the rules.
 // The envelope is returned with an error too, as far as it could be read.
 func Decode[T any](d *Decoder, msg *message.Message) (T, Envelope, error) {
-	e, err := Parse(msg)
-	if err != nil {
-		var zero T
-		return zero, e, err
-	}
-	v, err := DecodeData[T](d, &e)
+	var e Envelope
+	v, err := DecodeInto[T](d, msg, &e)
 	return v, e, err
+}
+
+// DecodeInto is [Decode] with the envelope in e.
+func DecodeInto[T any](d *Decoder, msg *message.Message, e *Envelope) (T, error) {
+	if err := e.parse(msg); err != nil {
+		var zero T
+		return zero, err
+	}
+	return DecodeData[T](d, e)
 }
 
 // DecodeData decodes e.Data into a T: the upcasters of the type bring it to the newest schema version, the

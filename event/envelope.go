@@ -58,9 +58,16 @@ type Envelope struct {
 // Every attribute is checked against the rules of CloudEvents 1.0. The error is an [*Error]; the envelope
 // that comes with it holds what could be read, and the whole payload as Data.
 func Parse(msg *message.Message) (Envelope, error) {
-	e := Envelope{SchemaVersion: 1, ContentType: msg.Metadata[MetaContentType], Data: msg.Payload}
+	var e Envelope
+	err := e.parse(msg)
+	return e, err
+}
+
+// parse is Parse into e, which spares the stack of a fresh goroutine three copies.
+func (e *Envelope) parse(msg *message.Message) error {
+	*e = Envelope{SchemaVersion: 1, ContentType: msg.Metadata[MetaContentType], Data: msg.Payload}
 	if err := undecodable(msg); err != nil {
-		return e, err
+		return err
 	}
 	var err *Error
 	if isStructured(e.ContentType) {
@@ -71,9 +78,9 @@ func Parse(msg *message.Message) (Envelope, error) {
 	e.readCorrelation(msg.Metadata)
 	if err != nil {
 		e.ContentType, e.Data = msg.Metadata[MetaContentType], msg.Payload
-		return e, err
+		return err
 	}
-	return e, nil
+	return nil
 }
 
 // TypeOf returns the event type of msg, or "" for a plain message. It reads as little as it can: an error

@@ -181,11 +181,12 @@ func (c *Consumer) add(eventType string, r *route) {
 
 // decode gives the event's value and a context with its envelope.
 func decode[T any](c *Consumer, msg *message.Message) (T, context.Context, error) {
-	v, env, err := event.Decode[T](c.config.Decoder, msg)
+	envelope := new(event.Envelope)
+	v, err := event.DecodeInto[T](c.config.Decoder, msg, envelope)
 	if err != nil {
 		return v, nil, err
 	}
-	return v, event.NewContext(msg.Context(), &env), nil
+	return v, event.NewContext(msg.Context(), envelope), nil
 }
 
 // limited runs f within the handler's time limit.

@@ -162,6 +162,9 @@ func (c *Consumer) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tracing, metered := c.t.tracing(), c.metered(msg.Context())
 		if !tracing && !metered {
+			if !c.t.wire.carries(msg.Metadata) {
+				return h(msg) // not from pass, whose frame is large on a fresh goroutine's stack
+			}
 			return c.pass(msg, h)
 		}
 		return c.process(msg, h, tracing, metered)
@@ -178,9 +181,6 @@ func (c *Consumer) metered(ctx context.Context) bool {
 // pass handles msg without telemetry of its own: a service that traces nothing still passes on the trace
 // and the baggage that it is part of.
 func (c *Consumer) pass(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
-	if !c.t.wire.carries(msg.Metadata) {
-		return h(msg)
-	}
 	before := msg.Context()
 	ctx, _ := c.t.wire.extract(before, msg.Metadata)
 	msg.SetContext(ctx)

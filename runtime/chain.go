@@ -178,6 +178,10 @@ func (l *line) observe() telemetry.ConsumerStats {
 	if !s.OldestStart.IsZero() {
 		stats.Oldest = time.Since(s.OldestStart)
 	}
+	cfg := &l.consumer.config
+	if broker, ok := l.consumer.runtime.config.Broker.(brokers.Lagger); ok {
+		stats.Lag, stats.LagKnown = broker.Lag(cfg.Name, cfg.Topic)
+	}
 	return stats
 }
 

@@ -65,7 +65,8 @@ func Parse(msg *message.Message) (Envelope, error) {
 
 // parse is Parse into e, which spares the stack of a fresh goroutine three copies.
 func (e *Envelope) parse(msg *message.Message) error {
-	*e = Envelope{SchemaVersion: 1, ContentType: msg.Metadata[MetaContentType], Data: msg.Payload}
+	*e = Envelope{}
+	e.SchemaVersion, e.ContentType, e.Data = 1, msg.Metadata[MetaContentType], msg.Payload
 	if err := undecodable(msg); err != nil {
 		return err
 	}

@@ -112,9 +112,11 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 		retry,
 		l.telemetry.Attempt,
 		middleware.Recover(),
-		needReceipt,
 	)
-	return append(stages, c.config.Middleware...), nil
+	if len(c.config.Middleware) > 0 { // our own innermost stage returns nil only with a receipt
+		stages = append(append(stages, needReceipt), c.config.Middleware...)
+	}
+	return stages, nil
 }
 
 // settled keeps from the router the errors of messages that our stages have settled and reported: it would log

@@ -123,6 +123,7 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 // them again. What else reaches the router is a mistake of ours and is logged.
 func settled(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
+		growStack(0)
 		_, err := h(msg)
 		if f := flight.From(msg.Context()); f != nil && (f.Settlement() == flight.Acked || f.Settlement() == flight.Released) {
 			err = nil

@@ -2,7 +2,6 @@ package kafka_test
 
 import (
 	"log/slog"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/headrace-go/headrace/brokers/kafka"
+	"github.com/headrace-go/headrace/internal/testserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -33,14 +33,7 @@ func fake(tb testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {
 // real returns the seeds of a real cluster of one node. Only CI must have one.
 func real(tb testing.TB) []string {
 	tb.Helper()
-	seeds := os.Getenv("HEADRACE_KAFKA_SEEDS")
-	if seeds == "" {
-		if os.Getenv("CI") != "" {
-			tb.Fatal("HEADRACE_KAFKA_SEEDS is not set: run integration/servers start kafka")
-		}
-		tb.Skip("HEADRACE_KAFKA_SEEDS is not set: run integration/servers start kafka")
-	}
-	return strings.Split(seeds, ",")
+	return strings.Split(testserver.Kafka(tb), ",")
 }
 
 // fast are options that make a group find out about its members in less than a second.

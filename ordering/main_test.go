@@ -3,7 +3,7 @@ package ordering_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/headrace-go/headrace/internal/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }

@@ -8,13 +8,13 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"go.uber.org/goleak"
 
 	"github.com/headrace-go/headrace/brokers/kafka"
+	"github.com/headrace-go/headrace/internal/leak"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // fake starts a cluster in the process, which ends with the test, and returns its seeds.
 func fake(tb testing.TB, opts ...kfake.Opt) (*kfake.Cluster, []string) {

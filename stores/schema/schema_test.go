@@ -237,8 +237,9 @@ func (f failing) Exec(ctx context.Context, statement string) error {
 func TestInterruptedMigrationIsFinishedByTheNext(t *testing.T) {
 	for _, d := range dialects {
 		t.Run(string(d), func(t *testing.T) {
+			database(t, d) // skips all of it where there is no server
 			for n := 1; ; n++ {
-				if n > 40 {
+				if n > 100 {
 					t.Fatal("a migration has no end")
 				}
 				done := false

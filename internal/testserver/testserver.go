@@ -25,6 +25,30 @@ func Kafka(t testing.TB) string {
 	return get(t, "HEADRACE_KAFKA_SEEDS", "kafka")
 }
 
+// Redis returns the URL of a Redis server, likewise.
+func Redis(t testing.TB) string {
+	t.Helper()
+	return get(t, "HEADRACE_REDIS_URL", "redis")
+}
+
+// NATS returns the URL of a nats-server with JetStream, likewise.
+func NATS(t testing.TB) string {
+	t.Helper()
+	return get(t, "HEADRACE_NATS_URL", "nats")
+}
+
+// AMQP returns the URL of a RabbitMQ server, likewise.
+func AMQP(t testing.TB) string {
+	t.Helper()
+	return get(t, "HEADRACE_AMQP_URL", "rabbitmq")
+}
+
+// SQS returns the endpoint of a server that speaks SQS, likewise.
+func SQS(t testing.TB) string {
+	t.Helper()
+	return get(t, "HEADRACE_SQS_URL", "elasticmq")
+}
+
 func get(t testing.TB, variable, server string) string {
 	t.Helper()
 	value := os.Getenv(variable)

@@ -52,8 +52,14 @@ func (p *Poison) record(ctx context.Context, f *flight.Flight, msg *message.Mess
 	if before, err := strconv.Atoi(msg.Metadata[MetaDeaths]); err == nil && before > 0 && before < 1<<30 {
 		r.Deaths += before
 	}
+	if d.DecodeError != nil {
+		r.DecodeError = cut(readable(cut(textOf(d.DecodeError), maxText)), maxClean)
+	}
+	if redrive := RedriveOf(ctx); redrive != nil {
+		redrive.failed(&r)
+	}
 	if r.MessageID == "" {
-		r.MessageID, _ = event.Identify(msg, f.Topic) // there may be none, and Poison needs none
+		r.MessageID, _ = event.Identify(msg, r.Topic) // there may be none, and Poison needs none
 	}
 	if r.CorrelationID == "" {
 		r.CorrelationID = or(msg.Metadata[event.MetaCorrelationID], msg.Metadata[event.MetaWatermillCorrelationID])

@@ -139,6 +139,9 @@ func (r *Record) fields() []field {
 		{MetaDeliveries, count(r.Deliveries)},
 		{MetaCorrelationID, r.CorrelationID},
 		{MetaTraceParent, r.TraceParent},
+		{MetaDecodeError, r.DecodeError},
+		{MetaHops, count(r.Hops)},
+		{MetaBatch, r.Batch},
 	}
 	return slices.DeleteFunc(all, func(f field) bool { return f.value == "" })
 }

@@ -98,6 +98,9 @@ func (r *reader) plain(msg *message.Message) (Record, error) {
 		CorrelationID: md[MetaCorrelationID],
 		TraceParent:   md[MetaTraceParent],
 		Fingerprint:   md[MetaFingerprint],
+		DecodeError:   md[MetaDecodeError],
+		Hops:          int(r.number(MetaHops, 32)),
+		Batch:         md[MetaBatch],
 	}
 	var err error
 	if record.Verdict, err = verdictNamed(md[MetaVerdict]); err != nil {

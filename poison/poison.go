@@ -96,13 +96,14 @@ func (p *Poison) failed(ctx context.Context, f *flight.Flight, msg *message.Mess
 	if !ok {
 		return err
 	}
-	if why := p.Check(f.Topic); why != nil {
+	topic := topicOf(ctx, f.Topic)
+	if why := p.Check(topic); why != nil {
 		return fmt.Errorf("%w: %w", why, err)
 	}
 	// Config.Topic may send the dead letters of many topics to one, which Check cannot see from its name.
-	if from := msg.Metadata[MetaTopic]; from != "" && p.topic(from) == f.Topic {
+	if from := msg.Metadata[MetaTopic]; from != "" && p.topic(from) == topic {
 		return fmt.Errorf("poison: consumer %s: message of %q was dead-lettered from %q before: %w: %w",
-			p.config.Consumer, f.Topic, from, ErrDeadLetterTopic, err)
+			p.config.Consumer, topic, from, ErrDeadLetterTopic, err)
 	}
 	r := p.record(ctx, f, msg, fail)
 	if why := p.store(ctx, f, &r); why != nil {

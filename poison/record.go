@@ -38,6 +38,9 @@ const (
 	MetaCorrelationID = "headrace_dlt_correlation_id" // of the conversation
 	MetaTraceParent   = "headrace_dlt_traceparent"    // W3C: the span in which it failed
 	MetaFingerprint   = "headrace_dlt_fingerprint"    // equal for failures of one kind
+	MetaDecodeError   = "headrace_dlt_decode_error"   // why the adapter could not make sense of what it received
+	MetaHops          = "headrace_dlt_hops"           // how often it had been redriven
+	MetaBatch         = "headrace_dlt_batch"          // the redrive that it failed in
 
 	// MetaPrefix begins all of these. With event.MetaFrozenID they are all that a dead letter adds.
 	MetaPrefix = "headrace_dlt_"
@@ -90,6 +93,13 @@ type Record struct {
 
 	// CorrelationID names the conversation. TraceParent is the W3C context of the span that failed.
 	CorrelationID, TraceParent string
+
+	// DecodeError is why the adapter could not make sense of what it received, bounded; "": it could.
+	DecodeError string
+
+	// Hops is how often the message had been redriven, and Batch the run of the last of these.
+	Hops  int
+	Batch string
 
 	// Fingerprint is equal for failures of one kind: same consumer, event type, error type and error
 	// text, apart from numbers and ids in it. 16 hexadecimal digits.

@@ -40,8 +40,12 @@ type RelayConfig struct {
 	// Batch is the most messages given to one Publish. Default 250, at most 10,000.
 	Batch int
 
+	// InFlight is how many Publish calls of one topic run at the same moment, with different keys. Default
+	// 4, at most 64. With 1 all rows of a topic are published in the order of their ids.
+	InFlight int
+
 	// Page is the most rows read at once, PageBytes the most bytes of payload and metadata (one row is
-	// read whatever its size). Memory is bounded by Topics times PageBytes. Defaults 1,000 and 4 MiB;
+	// read whatever its size). Memory is bounded by Topics times 3 PageBytes. Defaults 1,000 and 4 MiB;
 	// at most 10,000 and 1 GiB.
 	Page, PageBytes int
 
@@ -105,6 +109,7 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 		zero, most int
 	}{
 		{"Batch", &c.Batch, 250, 10_000},
+		{"InFlight", &c.InFlight, 4, Buckets},
 		{"Page", &c.Page, 1_000, 10_000},
 		{"PageBytes", &c.PageBytes, 4 << 20, 1 << 30},
 		{"Topics", &c.Topics, 16, 1_024},

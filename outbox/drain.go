@@ -1,10 +1,12 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -13,28 +15,21 @@ import (
 	"github.com/headrace-go/headrace/classify"
 )
 
-// slice is how many pages a topic may publish before another one gets its turn.
+// slice is how many pages a topic may publish while another one waits for its turn.
 const slice = 4
 
-// drain publishes what one topic has. At most one drain of a topic runs at a time, and it has one
-// Publish in flight: within a topic there is nothing else to keep in order.
-//
-// Each page is read from the topic's first row, in one statement, after the rows of the page before were
-// deleted. Reading on behind the last id instead would invert a key: a row with a lower id can be
-// committed late, and by then its successor with a higher id, too.
+// drain publishes what one topic has. At most one drain of a topic runs at a time.
 type drain struct {
 	*Relay
 	t *topic
 	// ctx ends when the relay is to stop: nothing new is published. work ends at the drain limit.
 	ctx, work context.Context
 
-	published int
+	rows int // published
 
-	// Of the page at hand: when it was begun, the rows to be deleted, and the lanes that a buried row
-	// blocks.
-	began     time.Time
-	confirmed []int64
-	blocked   map[string]bool
+	// began is when the last page was begun; blocked are the lanes that a buried row blocks since then.
+	began   time.Time
+	blocked map[string]bool
 }
 
 // outcome tells how far a page came.
@@ -46,21 +41,29 @@ const (
 	failed                  // the topic fails as a whole
 )
 
-// run publishes pages until the topic is empty (false), or it is another one's turn (true).
+// run publishes until the topic is empty (false), or it is another one's turn (true).
 func (d *drain) run() (more bool, err error) {
 	defer func() { d.t.wait(time.Now()) }()
-	for range slice {
-		more, out, err := d.page()
+	for turns := 0; ; turns++ {
+		var out outcome
+		if d.t.out != nil {
+			more, out, err = d.probe()
+		} else {
+			more, out, err = (&flow{drain: d}).run()
+		}
+		d.note()
 		if err != nil || out != finished || !more {
 			return false, err
 		}
+		if turns >= slice || d.queued.Load() > 0 {
+			return true, nil
+		}
 	}
-	return true, nil
 }
 
-// page publishes one page of rows. more says that there can be others behind them.
-func (d *drain) page() (more bool, out outcome, err error) {
-	t := d.t
+// probe tries one row of a topic that is out: it tells whether the topic is well again. If not, its lane is
+// held, and another one's row is tried next time: it may be the row that is the trouble.
+func (d *drain) probe() (more bool, out outcome, err error) {
 	if d.ctx.Err() != nil {
 		return false, stopped, nil
 	}
@@ -69,128 +72,96 @@ func (d *drain) page() (more bool, out outcome, err error) {
 	if g == nil {
 		return false, stopped, nil
 	}
-	defer d.tenancy.done(g)
-	q := Query{Topic: t.name, Buckets: g.buckets(), Rows: d.cfg.Page, Bytes: d.cfg.PageBytes}
-	t.leaveOut(&q, d.began)
+	q := Query{Topic: d.t.name, Buckets: g.buckets(), Rows: 1, Bytes: d.cfg.PageBytes}
+	d.t.leaveOut(&q, d.began)
 	var p Page
 	err = d.call(d.work, func(ctx context.Context) (err error) {
 		p, err = d.src.Fetch(ctx, q)
 		return err
 	})
-	if err != nil {
-		return false, failed, fmt.Errorf("fetch rows of topic %q: %w", t.name, err)
-	}
 	d.tenancy.narrow(g, p.Rows)
-	d.confirmed, d.blocked = d.confirmed[:0], nil
+	defer d.tenancy.done(g)
+	if err != nil {
+		return false, failed, fmt.Errorf("fetch rows of topic %q: %w", d.t.name, err)
+	}
 	if len(p.Rows) > 0 {
-		out, err = d.publish(g, p.Rows)
-		if derr := d.delete(g); derr != nil || err != nil {
-			return false, stopped, errors.Join(err, derr)
-		}
+		out, err = d.oneByOne([]*batch{{page: &openPage{grant: g}, rows: p.Rows}})
+		return true, out, err
 	}
-	if out == finished && !p.More {
-		t.forget(d.began)
-		if len(t.held) == 0 && t.out != nil { // nothing is left that could fail
-			t.recovered(time.Now())
-		}
+	d.t.forget(d.began)
+	if len(d.t.held) == 0 { // nothing is left that could fail
+		d.t.recovered(time.Now())
 	}
-	d.note()
-	return p.More, out, nil
+	return false, finished, nil
 }
 
-// publish brings rows to the publisher, in order per lane.
-func (d *drain) publish(g *grant, rows []Row) (outcome, error) {
-	if d.t.out != nil {
-		// One row tells whether the topic is well again. If not, its lane is held, and another one's row
-		// is tried next time: it may be the row that is the trouble.
-		if out, err := d.oneByOne(g, rows[:1]); out != finished || err != nil {
+// oneByOne publishes the rows of batches each by itself, so that each answers for itself, and deletes those
+// that were confirmed.
+func (d *drain) oneByOne(batches []*batch) (outcome, error) {
+	d.began, d.blocked = time.Now(), nil
+	for _, b := range batches {
+		confirmed, out, err := d.each(b)
+		if len(confirmed) > 0 {
+			err = errors.Join(err, d.remove([]*batch{{page: b.page, rows: confirmed}}))
+		}
+		if out != finished || err != nil {
 			return out, err
 		}
-		rows = rows[1:]
-	}
-	for len(rows) > 0 {
-		n := min(len(rows), d.cfg.Batch)
-		if out, err := d.batch(g, d.open(rows[:n])); out != finished || err != nil {
-			return out, err
-		}
-		rows = rows[n:]
 	}
 	return finished, nil
 }
 
-// open drops the rows, in place, whose lanes have failed or were blocked in this page.
-func (d *drain) open(rows []Row) []Row {
-	if len(d.t.held) == 0 && len(d.blocked) == 0 {
-		return rows
-	}
-	keep := rows[:0]
-	for i := range rows {
-		if !d.skips(lane(&rows[i])) {
-			keep = append(keep, rows[i])
+func (d *drain) each(b *batch) (confirmed []Row, out outcome, err error) {
+	for i := range b.rows {
+		row := &b.rows[i]
+		if d.skips(lane(row)) {
+			continue
+		}
+		err := b.err
+		if len(b.rows) > 1 || err == nil { // else it was alone when it failed
+			if !d.may(b.page.grant, b.rows[i:i+1]) {
+				return confirmed, stopped, nil
+			}
+			if err = d.send(b.rows[i : i+1]); err == nil {
+				d.confirm(b.rows[i : i+1])
+				confirmed = append(confirmed, *row)
+				continue
+			}
+			if d.work.Err() != nil {
+				return confirmed, stopped, nil // the relay stops; err only says so
+			}
+			d.failure(err)
+		}
+		if out, err := d.judge(b.page.grant, row, err); out != finished || err != nil {
+			return confirmed, out, err
 		}
 	}
-	return keep
+	return confirmed, finished, nil
+}
+
+// judge decides what becomes of a row that could not be published.
+func (d *drain) judge(g *grant, row *Row, err error) (outcome, error) {
+	res := d.cfg.Classifier.Classify(err)
+	switch {
+	case res.Verdict == classify.VerdictStop:
+		return stopped, &stopError{fmt.Errorf("outbox: publish row %d (message %s) to topic %q: %w", row.ID, row.UUID, d.t.name, err)}
+	case (res.Verdict == classify.VerdictPoison || res.Verdict == classify.VerdictDrop) && d.t.refused < maxRefused:
+		if held, err := d.bury(g, row, res, err); err != nil || !held {
+			return stopped, err
+		}
+		d.t.refused++
+		d.answers()
+	default:
+		if d.fail(row, err, res.After) {
+			return failed, nil
+		}
+	}
+	return finished, nil
 }
 
 func (d *drain) skips(l string) bool {
 	f := d.t.held[l]
 	return f != nil && f.next.After(d.began) || d.blocked[l]
-}
-
-// batch publishes rows in one call, and where that fails one by one, so that each answers for itself.
-func (d *drain) batch(g *grant, rows []Row) (outcome, error) {
-	if len(rows) > 1 {
-		if !d.may(g, rows) {
-			return stopped, nil
-		}
-		err := d.send(rows)
-		if err == nil {
-			d.confirm(rows)
-			return finished, nil
-		}
-		if d.work.Err() != nil {
-			return stopped, nil //nolint:nilerr // the relay stops; err only says so
-		}
-		d.failure(err)
-	}
-	return d.oneByOne(g, rows)
-}
-
-func (d *drain) oneByOne(g *grant, rows []Row) (outcome, error) {
-	for i := range rows {
-		row := &rows[i]
-		if d.skips(lane(row)) {
-			continue
-		}
-		if !d.may(g, rows[i:i+1]) {
-			return stopped, nil
-		}
-		err := d.send(rows[i : i+1])
-		if err == nil {
-			d.confirm(rows[i : i+1])
-			continue
-		}
-		if d.work.Err() != nil {
-			return stopped, nil //nolint:nilerr // the relay stops; err only says so
-		}
-		d.failure(err)
-		res := d.cfg.Classifier.Classify(err)
-		switch {
-		case res.Verdict == classify.VerdictStop:
-			return stopped, &stopError{fmt.Errorf("outbox: publish row %d (message %s) to topic %q: %w", row.ID, row.UUID, d.t.name, err)}
-		case (res.Verdict == classify.VerdictPoison || res.Verdict == classify.VerdictDrop) && d.t.refused < maxRefused:
-			if held, err := d.bury(g, row, res, err); err != nil || !held {
-				return stopped, err
-			}
-			d.t.refused++
-			d.answered()
-		default:
-			if d.fail(row, err, res.After) {
-				return failed, nil
-			}
-		}
-	}
-	return finished, nil
 }
 
 // fail holds the row's lane and reports whether the topic as a whole fails. Lanes that have failed before
@@ -217,8 +188,8 @@ func (d *drain) fail(row *Row, err error, after time.Duration) bool {
 	return true
 }
 
-// answered records that the broker has taken a row, or refused it for good: it is there.
-func (d *drain) answered() {
+// answers records that the broker has taken a row, or refused it for good: it is there.
+func (d *drain) answers() {
 	d.t.unanswered = 0
 	if d.t.out != nil {
 		d.cfg.Logger.InfoContext(d.work, "outbox: topic is published to again", "topic", d.t.name,
@@ -235,14 +206,11 @@ func (d *drain) may(g *grant, rows []Row) bool {
 // confirm counts rows as published.
 func (d *drain) confirm(rows []Row) {
 	d.t.refused = 0
-	d.answered()
-	for i := range rows {
-		d.confirmed = append(d.confirmed, rows[i].ID)
-		if len(d.t.held) > 0 {
-			delete(d.t.held, lane(&rows[i]))
-		}
+	d.answers()
+	for i := 0; i < len(rows) && len(d.t.held) > 0; i++ {
+		delete(d.t.held, lane(&rows[i]))
 	}
-	d.published += len(rows)
+	d.rows += len(rows)
 	d.stats.published.Add(uint64(len(rows)))
 }
 
@@ -304,15 +272,24 @@ func (d *drain) bury(g *grant, row *Row, res classify.Result, cause error) (held
 	return true, nil
 }
 
-// delete removes the confirmed rows. Until it has succeeded no other page is read: the rows would be
-// published again.
-func (d *drain) delete(g *grant) error {
-	if len(d.confirmed) == 0 {
-		return nil
+// remove deletes the rows of batches that were published. It repeats until the database has answered.
+func (d *drain) remove(batches []*batch) error {
+	var ids []int64
+	var leases []Lease
+	var page *openPage
+	for _, b := range batches {
+		for i := range b.rows {
+			ids = append(ids, b.rows[i].ID)
+		}
+		if b.page != page {
+			page = b.page
+			leases = append(leases, page.grant.all()...)
+		}
 	}
-	leases := g.all()
+	slices.SortFunc(leases, func(a, b Lease) int { return cmp.Or(cmp.Compare(a.Bucket, b.Bucket), cmp.Compare(a.Epoch, b.Epoch)) })
+	leases = slices.Compact(leases)
 	return d.persist("delete published rows", func(ctx context.Context) error {
-		lost, err := d.src.Delete(ctx, d.cfg.Owner, d.t.name, leases, d.confirmed)
+		lost, err := d.src.Delete(ctx, d.cfg.Owner, d.t.name, leases, ids)
 		if err == nil && len(lost) > 0 {
 			d.tenancy.lost(lost)
 		}

@@ -42,6 +42,7 @@ type Relay struct {
 	running atomic.Bool
 	tenancy tenancy
 	stats   stats
+	queued  atomic.Int32 // topics that wait for a turn
 }
 
 // NewRelay checks cfg; its error names each wrong field. The relay does nothing before Run.
@@ -327,12 +328,16 @@ func (m *mainLoop) queue(name string) {
 		if len(m.topics) >= maxTopics && !m.forget() {
 			return // all are busy or failing: it is found again when one is done
 		}
-		t = &topic{name: name}
+		t = &topic{name: name, poke: make(chan struct{}, 1)}
 		m.topics[name] = t
 	}
 	switch {
 	case t.running:
-		t.again = true
+		t.again.Store(true)
+		select {
+		case t.poke <- struct{}{}:
+		default:
+		}
 	case t.queued, t.out != nil && time.Now().Before(t.out.next):
 	default:
 		t.queued = true
@@ -353,16 +358,17 @@ func (m *mainLoop) forget() bool {
 
 // start gives turns to queued topics while there is room.
 func (m *mainLoop) start(ctx context.Context) {
+	defer func() { m.queued.Store(int32(len(m.ready))) }()
 	for len(m.ready) > 0 && m.running < m.cfg.Topics {
 		t := m.ready[0]
 		m.ready = slices.Delete(m.ready, 0, 1)
-		t.queued, t.running, t.again = false, true, false
+		t.queued, t.running = false, true
 		m.running++
 		go func() {
 			d := &drain{Relay: m.Relay, t: t, ctx: ctx, work: m.work}
 			res := result{t: t, err: errGoexit}
 			defer func() {
-				res.published = d.published
+				res.published = d.rows
 				m.done <- res
 			}()
 			res.more, res.err = d.run()
@@ -386,7 +392,7 @@ func (m *mainLoop) ended(res result) error {
 	if soonest := time.Now().Add(m.cfg.PollMin); !t.next.IsZero() && t.next.Before(soonest) {
 		t.next = soonest // it is due and could not be tried: without a lease, for one
 	}
-	if res.more || t.again && t.out == nil {
+	if t.again.Swap(false) && t.out == nil || res.more {
 		t.queued = true
 		m.ready = append(m.ready, t)
 	}

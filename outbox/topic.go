@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -38,7 +39,11 @@ type topic struct {
 	next time.Time
 
 	// For the main loop.
-	running, queued, again bool
+	running, queued bool
+
+	// again says that rows were found since the drain last began to read, and poke tells it at once.
+	again atomic.Bool
+	poke  chan struct{}
 }
 
 // failure is one run of failed publishes.

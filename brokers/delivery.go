@@ -43,6 +43,16 @@ type Delivery struct {
 	// have it soon. It does not block. nil: the broker cannot; the delivery is then left unsettled and
 	// comes again by the broker's own rules.
 	Release func()
+
+	// Delay gives the delivery back and makes the broker deliver it again after d, not before; Count is
+	// then one more. Those that follow are not held up. It does not block. It reports false if it could not:
+	// the delivery was left as it was. nil: the broker cannot delay one message.
+	Delay func(d time.Duration) bool
+
+	// Settled tells the adapter to look at the message: it was acked or nacked a moment ago. The runtime
+	// calls it after that, once. It does not block. It only saves the adapter the watching of channels: on a
+	// user's own router nobody calls it. nil: the adapter has no use for it.
+	Settled func()
 }
 
 // Header is one header as it was received.

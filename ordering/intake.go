@@ -69,8 +69,27 @@ func (in *Intake) Decorate(sub message.Subscriber) (message.Subscriber, error) {
 func (in *Intake) Pause(reason string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if _, known := in.reasons[reason]; known {
+		return
+	}
 	in.reasons[reason] = struct{}{}
-	in.lanes.paused = true
+	in.lanes.paused, in.lanes.allowed = true, 0
+}
+
+// Allow lets the next n deliveries be read and started although the intake is paused for that reason. It
+// replaces what was allowed before. While there is another reason too, or without this one, it does nothing; and
+// a further Pause ends it.
+func (in *Intake) Allow(reason string, n int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if _, paused := in.reasons[reason]; !paused || len(in.reasons) > 1 {
+		return
+	}
+	in.lanes.allowed = max(n, 0)
+	in.dispatch()
+	for s := range in.subs {
+		s.wake()
+	}
 }
 
 // Resume takes back Pause(reason). Without such a pause it does nothing.
@@ -81,7 +100,7 @@ func (in *Intake) Resume(reason string) {
 	if len(in.reasons) > 0 || !in.lanes.paused {
 		return
 	}
-	in.lanes.paused = false
+	in.lanes.paused, in.lanes.allowed = false, 0
 	in.dispatch()
 	for s := range in.subs {
 		s.wake()

@@ -522,3 +522,70 @@ func TestStatsTellTheOldestStart(t *testing.T) {
 		r.close()
 	})
 }
+
+func TestAllowLetsSoManyThroughAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, ordering.Config{})
+		r.intake.Pause("outage")
+		r.subscribe("orders")
+		r.intake.Allow("outage", 1) // before anything has come
+		r.push("orders", "a", "1")
+		r.push("orders", "b", "2")
+		r.push("orders", "c", "3")
+		r.push("orders", "d", "4")
+		r.wantEvents("+1")
+		r.finish(nil, "1") // its end allows nothing more
+		r.wantEvents("-1")
+		if got := r.taken.Load(); got != 1 {
+			t.Errorf("%d were read for one that was allowed, want 1", got)
+		}
+		r.intake.Allow("outage", 2)
+		r.wantEvents("+2", "+3")
+		r.intake.Resume("outage")
+		r.wantEvents("+4")
+		r.finish(nil, "2", "3", "4")
+		r.wantEvents("-2", "-3", "-4")
+		r.close()
+	})
+}
+
+func TestAllowGivesWayToAnyOtherReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, ordering.Config{})
+		r.intake.Allow("outage", 1) // not paused: it means nothing
+		r.intake.Pause("outage")
+		r.intake.Allow("outage", 1)
+		r.intake.Pause("operator")
+		r.push("orders", "a", "1")
+		r.subscribe("orders")
+		r.intake.Allow("outage", 1)
+		r.wantEvents()
+		r.intake.Resume("operator")
+		r.wantEvents() // the breaker allows again when it looks
+		r.intake.Allow("outage", 1)
+		r.wantEvents("+1")
+		r.finish(nil, "1")
+		r.intake.Resume("outage")
+		r.wantEvents("-1")
+		r.close()
+	})
+}
+
+// A lane whose head is held cannot be probed by what is behind it: reading goes on to a key that can run.
+func TestAllowReadsPastLanesThatAreHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, ordering.Config{})
+		r.push("orders", "held", "1")
+		r.subscribe("orders")
+		r.wantEvents("+1")
+		r.intake.Pause("outage")
+		r.push("orders", "held", "2", "3")
+		r.push("orders", "free", "4")
+		r.push("orders", "other", "5")
+		r.intake.Allow("outage", 1)
+		r.wantEvents("+4")
+		r.intake.Resume("outage")
+		r.finish(nil, "1", "2", "3", "4", "5")
+		r.close()
+	})
+}

@@ -17,6 +17,7 @@ import (
 type lanes struct {
 	concurrency int
 	paused      bool
+	allowed     int // of those that are ready, during a pause
 
 	// ended says that a delivery was taken away while it waited: it is dropped when its turn comes.
 	ended func(*delivery) bool
@@ -57,7 +58,9 @@ func newLanes(concurrency, idleLimit int, ended func(*delivery) bool) *lanes {
 }
 
 // room reports whether s may hold one more delivery.
-func (l *lanes) room(s *source) bool { return s.held < s.window && !l.paused && !s.stopped }
+func (l *lanes) room(s *source) bool {
+	return s.held < s.window && !s.stopped && (!l.paused || l.allowed > l.ready.n)
+}
 
 // admit takes in d at the end of the lane k, or of no lane.
 func (l *lanes) admit(d *delivery, k laneKey, ordered bool) {
@@ -84,7 +87,7 @@ func (l *lanes) admit(d *delivery, k laneKey, ordered bool) {
 }
 
 // next returns the delivery to run next, or nil if there is none or nothing may start. One that was roused
-// goes on even during a pause: it has begun.
+// goes on even during a pause: it has begun. So do as many others as are allowed.
 func (l *lanes) next() *delivery {
 	if l.running.n-l.resting >= l.concurrency {
 		return nil
@@ -94,14 +97,18 @@ func (l *lanes) next() *delivery {
 		l.wake(d)
 		return d
 	}
-	if l.paused {
+	if l.paused && l.allowed == 0 {
 		return nil
 	}
 	d := l.ready.pop()
-	if d != nil {
-		l.running.add(d)
-		d.running = true
+	if d == nil {
+		return nil
 	}
+	if l.paused {
+		l.allowed--
+	}
+	l.running.add(d)
+	d.running = true
 	return d
 }
 

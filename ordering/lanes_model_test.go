@@ -18,6 +18,7 @@ type laneModel struct {
 	ended   map[*delivery]bool
 	clock   int
 	paused  bool
+	allowed int
 }
 
 type modelDelivery struct {
@@ -78,7 +79,7 @@ func (m *laneModel) check() {
 		}
 		md.state = modelDropped
 	}
-	waiting, running, resting, busy := 0, 0, 0, map[laneKey]bool{}
+	waiting, ready, running, resting, busy := 0, 0, 0, 0, map[laneKey]bool{}
 	held := map[*subscription]int{}
 	for _, d := range m.all {
 		if d.state != modelGone {
@@ -104,6 +105,9 @@ func (m *laneModel) check() {
 			}
 			d.since = m.clock
 		}
+		if d.state == modelWaiting && d.since > 0 {
+			ready++
+		}
 	}
 	if got := l.behind + l.ready.n; got != waiting {
 		t.Fatalf("waiting = %d, want %d", got, waiting)
@@ -118,7 +122,7 @@ func (m *laneModel) check() {
 		if s.held != held[s] {
 			t.Fatalf("source %d holds %d, want %d", i, s.held, held[s])
 		}
-		if got, want := l.room(&s.source), held[s] < s.window && !m.paused && !s.stopped; got != want {
+		if got, want := l.room(&s.source), held[s] < s.window && !s.stopped && (!m.paused || m.allowed > ready); got != want {
 			t.Fatalf("room of source %d = %v, want %v", i, got, want)
 		}
 	}
@@ -139,7 +143,7 @@ func (m *laneModel) next() {
 			oldest = d.since
 		}
 	}
-	if m.paused || running >= m.lanes.concurrency {
+	if m.paused && m.allowed == 0 || running >= m.lanes.concurrency {
 		oldest = 0
 	}
 	got := m.lanes.next()
@@ -160,6 +164,9 @@ func (m *laneModel) next() {
 		m.t.Fatalf("next() = %v in state %d, ready since %d; want one ready since %d", d.lane, d.state, d.since, oldest)
 	}
 	m.byReal[got].state = modelRunning
+	if m.paused {
+		m.allowed--
+	}
 }
 
 // one draws a delivery in state s, or returns nil.
@@ -256,8 +263,14 @@ func TestL3LanesAgreeWithNaiveModel(t *testing.T) {
 				}
 			}),
 			"pause": step(func() {
-				m.paused = !m.paused
-				m.lanes.paused = m.paused
+				m.paused, m.allowed = !m.paused, 0
+				m.lanes.paused, m.lanes.allowed = m.paused, 0
+			}),
+			"allow": step(func() {
+				if m.paused {
+					m.allowed = rapid.IntRange(0, 3).Draw(m.t, "allowed")
+					m.lanes.allowed = m.allowed
+				}
 			}),
 			"end": some(func() {
 				if d := m.one(modelWaiting); d != nil {

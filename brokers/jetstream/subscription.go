@@ -83,6 +83,7 @@ type hold struct {
 	seq      uint64
 	reply    string // where to settle it; the last one, if it was delivered again while it was held
 	released atomic.Bool
+	delay    atomic.Int64 // after a release: for so long nobody gets it
 }
 
 // receive is nats.go's callback. It never blocks.
@@ -245,6 +246,7 @@ func (s *subscription) add(ctx context.Context, in *nats.Msg) {
 		Time:        meta.Timestamp,
 		Count:       int(meta.NumDelivered),
 		Release:     h.release,
+		Delay:       h.delayFor,
 	}
 	h.msg, h.delivery.Headers, h.delivery.DecodeError = decode(in)
 	ctx, h.cancel = context.WithCancel(ctx)
@@ -257,6 +259,12 @@ func (h *hold) release() {
 	h.released.Store(true)
 	h.sub.released.Store(true)
 	h.sub.ring()
+}
+
+func (h *hold) delayFor(d time.Duration) bool {
+	h.delay.Store(int64(max(d, 1)))
+	h.release()
+	return true
 }
 
 // settleFront settles the oldest held deliveries as far as they can be.
@@ -310,7 +318,9 @@ func (s *subscription) ack(h *hold) {
 // grows, so that a member which gives back and takes again does not spin.
 func (s *subscription) giveBack(h *hold) {
 	word := "-NAK"
-	if h.released.Load() && h.delivery.Count > 1 {
+	if d := h.delay.Load(); d > 0 {
+		word = fmt.Sprintf(`-NAK {"delay": %d}`, d)
+	} else if h.released.Load() && h.delivery.Count > 1 {
 		word = fmt.Sprintf(`-NAK {"delay": %d}`, s.config.nackDelay(h.delivery.Count-1).Nanoseconds())
 	}
 	s.send(h, h.reply, "", word)

@@ -106,6 +106,7 @@ type hold struct {
 	msg      *message.Message
 	cancel   context.CancelFunc
 	released atomic.Bool
+	delay    atomic.Int64 // after a release: for so long nobody gets it
 }
 
 // wakeLocked needs topic.mu.
@@ -204,6 +205,7 @@ func (s *subscription) take(ctx context.Context) (*hold, time.Time) {
 		Time:        r.time,
 		Count:       count,
 		Release:     h.release,
+		Delay:       h.delayFor,
 	}
 	// Copies, so that no consumer sees what another one, or an earlier attempt, did to the message.
 	h.msg = message.NewMessage(r.uuid, bytes.Clone(r.payload))
@@ -219,6 +221,12 @@ func (h *hold) release() {
 	h.released.Store(true)
 	h.sub.released.Store(true)
 	h.sub.ring()
+}
+
+func (h *hold) delayFor(d time.Duration) bool {
+	h.delay.Store(int64(max(d, 1)))
+	h.release()
+	return true
 }
 
 // settleFront settles the oldest deliveries as far as they can be.
@@ -254,15 +262,20 @@ func (s *subscription) settle(h *hold) bool {
 		return true
 	case <-h.msg.Nacked():
 		h.cancel()
-		s.topic.giveBack(s, h.record, h.delivery.Count, s.nackedUntil(h.delivery.Count), nil)
+		s.topic.giveBack(s, h.record, returned{count: h.delivery.Count, at: s.nackedUntil(h.delivery.Count)})
 		return true
 	default:
 	}
 	if h.released.Load() {
 		h.cancel()
+		if d := h.delay.Load(); d > 0 {
+			at := time.Now().Add(time.Duration(d))
+			s.topic.giveBack(s, h.record, returned{count: h.delivery.Count, at: at, delayed: true})
+			return true
+		}
 		// Others may have it at once. To this subscription, which may be about to end, it must not
 		// come back in a hot loop.
-		s.topic.giveBack(s, h.record, h.delivery.Count, s.releasedUntil(h.delivery.Count), s)
+		s.topic.giveBack(s, h.record, returned{count: h.delivery.Count, at: s.releasedUntil(h.delivery.Count), by: s})
 		return true
 	}
 	return false
@@ -286,12 +299,12 @@ func (s *subscription) end(next *hold) {
 	s.timer.Stop()
 	if next != nil {
 		next.cancel()
-		s.topic.giveBack(s, next.record, next.delivery.Count-1, time.Time{}, nil)
+		s.topic.giveBack(s, next.record, returned{count: next.delivery.Count - 1})
 	}
 	s.settleAll(func(h *hold) bool {
 		if !s.settle(h) {
 			h.cancel()
-			s.topic.giveBack(s, h.record, h.delivery.Count, time.Time{}, nil)
+			s.topic.giveBack(s, h.record, returned{count: h.delivery.Count})
 		}
 		return true
 	})

@@ -71,6 +71,14 @@ type returned struct {
 	count  int
 	at     time.Time
 	by     *subscription // who has to wait until at; nil: everybody
+
+	// delayed ones do not hold up what follows them while they wait.
+	delayed bool
+}
+
+// waits tells whether s may not have r at now.
+func (r *returned) waits(s *subscription, now time.Time) bool {
+	return (r.by == nil || r.by == s) && !r.at.IsZero() && now.Before(r.at)
 }
 
 func newTopic(name string, config *Config) *topic {
@@ -227,16 +235,17 @@ func (t *topic) take(s *subscription) (r *record, count int, again time.Time) {
 		}
 		p := &t.partitions[i]
 		var offset int64
+		first, wait := c.firstBack(s)
+		if !wait.IsZero() && (again.IsZero() || wait.Before(again)) {
+			again = wait
+		}
 		switch {
-		case len(c.back) > 0:
-			b := c.back[0]
-			if (b.by == nil || b.by == s) && !b.at.IsZero() && time.Now().Before(b.at) {
-				if again.IsZero() || b.at.Before(again) {
-					again = b.at
-				}
+		case first < len(c.back):
+			b := c.back[first]
+			if b.waits(s, time.Now()) {
 				continue
 			}
-			c.back = slices.Delete(c.back, 0, 1)
+			c.back = slices.Delete(c.back, first, first+1)
 			offset, count = b.offset, b.count+1
 		case c.next < p.end():
 			offset, count = c.next, 1
@@ -250,6 +259,26 @@ func (t *topic) take(s *subscription) (r *record, count int, again time.Time) {
 	}
 	s.waiting = true
 	return nil, 0, again
+}
+
+// firstBack finds the first of c.back that is not delayed any more, and the earliest time at which one of those
+// before it, or itself, may be taken.
+func (c *cursor) firstBack(s *subscription) (i int, at time.Time) {
+	if len(c.back) == 0 {
+		return 0, time.Time{}
+	}
+	now := time.Now()
+	for ; i < len(c.back); i++ {
+		b := &c.back[i]
+		waits := b.waits(s, now)
+		if waits && (at.IsZero() || b.at.Before(at)) {
+			at = b.at
+		}
+		if !waits || !b.delayed {
+			break
+		}
+	}
+	return i, at
 }
 
 // done records that s's group has acked r.
@@ -276,16 +305,16 @@ func (t *topic) done(s *subscription, r *record) {
 	t.trim(int(r.partition))
 }
 
-// giveBack returns r, delivered count times so far, to s's group. Nobody gets it before at, or only s does not if
-// by is s.
-func (t *topic) giveBack(s *subscription, r *record, count int, at time.Time, by *subscription) {
+// giveBack returns r to s's group, on the terms of b.
+func (t *topic) giveBack(s *subscription, r *record, b returned) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := &s.group.cursors[r.partition]
 	i, _ := slices.BinarySearchFunc(c.back, r.offset, func(b returned, offset int64) int {
 		return int(b.offset - offset)
 	})
-	c.back = slices.Insert(c.back, i, returned{offset: r.offset, count: count, at: at, by: by})
+	b.offset = r.offset
+	c.back = slices.Insert(c.back, i, b)
 	t.let(s, c, r)
 }
 

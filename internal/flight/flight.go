@@ -9,6 +9,7 @@ package flight
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -93,16 +94,25 @@ const (
 	Acked
 	Nacked
 	Released
+	Delayed
 )
 
 // Ack tells the broker that the delivery is done. It reports whether this call settled it.
 func (f *Flight) Ack() bool {
-	return f.settle(Acked) && f.Original.Ack()
+	return f.settle(Acked) && f.told(f.Original.Ack())
 }
 
 // Nack asks the broker to deliver again. It reports whether this call settled it.
 func (f *Flight) Nack() bool {
-	return f.settle(Nacked) && f.Original.Nack()
+	return f.settle(Nacked) && f.told(f.Original.Nack())
+}
+
+// told lets the adapter know that the message was settled.
+func (f *Flight) told(settled bool) bool {
+	if f.Delivery != nil && f.Delivery.Settled != nil {
+		f.Delivery.Settled()
+	}
+	return settled
 }
 
 // Release gives the delivery back without a verdict where the broker can take it, and leaves it
@@ -113,6 +123,27 @@ func (f *Flight) Release() bool {
 	}
 	if f.Delivery != nil && f.Delivery.Release != nil {
 		f.Delivery.Release()
+	}
+	return true
+}
+
+// CanDelay tells whether the broker can deliver the message again after a time.
+func (f *Flight) CanDelay() bool { return f.Delivery != nil && f.Delivery.Delay != nil }
+
+// Delay makes the broker deliver the message again after d. If it cannot, the delivery is released. It reports
+// whether this call settled it.
+func (f *Flight) Delay(d time.Duration) bool {
+	if !f.CanDelay() {
+		return f.Release()
+	}
+	if !f.settle(Delayed) {
+		return false
+	}
+	if !f.Delivery.Delay(d) {
+		f.settled.Store(uint32(Released))
+		if f.Delivery.Release != nil {
+			f.Delivery.Release()
+		}
 	}
 	return true
 }

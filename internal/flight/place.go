@@ -15,15 +15,23 @@ type Place interface {
 	Draining() <-chan struct{}
 }
 
+// NoTimeLimit as the duration of Await waits for the channel alone.
+const NoTimeLimit time.Duration = -1
+
 // Sleep waits for d; it reports false if ctx or a drain ended it. Meanwhile the delivery keeps its lane, but
 // not its place: a message that waits to be tried again holds up its own key and nothing else. It does not
 // hold up a shutdown either: the next process tries it again.
 func (f *Flight) Sleep(ctx context.Context, d time.Duration) bool {
+	return f.Await(ctx, nil, max(d, 0))
+}
+
+// Await is Sleep that also ends, well, when wake is closed.
+func (f *Flight) Await(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
 	if f.Place == nil {
-		return sleep(ctx, nil, d)
+		return await(ctx, nil, wake, d)
 	}
 	f.Place.Rest()
-	return sleep(ctx, f.Place.Draining(), d) && f.Place.Rouse(ctx)
+	return await(ctx, f.Place.Draining(), wake, d) && f.Place.Rouse(ctx)
 }
 
 // IsDraining tells whether the delivery's intake drains.
@@ -39,15 +47,21 @@ func (f *Flight) IsDraining() bool {
 	}
 }
 
-func sleep(ctx context.Context, drain <-chan struct{}, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+func await(ctx context.Context, drain, wake <-chan struct{}, d time.Duration) bool {
+	var passed <-chan time.Time
+	if d != NoTimeLimit {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		passed = timer.C
+	}
 	select {
 	case <-ctx.Done():
 		return false
 	case <-drain:
 		return false
-	case <-timer.C:
+	case <-wake:
+		return ctx.Err() == nil
+	case <-passed:
 		return ctx.Err() == nil
 	}
 }

@@ -38,9 +38,13 @@ type Held[E any] struct {
 
 	cancel     context.CancelFunc
 	released   atomic.Bool
+	delay      atomic.Int64 // after a release: for so long nobody gets it
 	prev, next *Held[E] // in the settler's list, while it is there
 	listed     bool
 }
+
+// Delay is for how long nobody may get a released delivery; 0: no such wish.
+func (h *Held[E]) Delay() time.Duration { return time.Duration(h.delay.Load()) }
 
 // decide sets the outcome if there is one.
 func (h *Held[E]) decide() bool {
@@ -67,6 +71,9 @@ func (h *Held[E]) decide() bool {
 // has one goroutine, in which it calls settle with all that was decided since the last call: the longer
 // settle takes, the more it gets at once.
 type Settler[E any] struct {
+	// Delays says that the adapter obeys [Held.Delay]. Set it before the first Hold.
+	Delays bool
+
 	window int
 	settle func([]*Held[E])
 	kick   chan struct{} // capacity 1: something was settled, released or added
@@ -127,6 +134,13 @@ func (s *Settler[E]) Hold(ctx context.Context, msg *message.Message, d brokers.D
 		h.released.Store(true)
 		s.mark(h)
 	}
+	if s.Delays {
+		h.Delivery.Delay = func(d time.Duration) bool {
+			h.delay.Store(int64(max(d, 1)))
+			h.Delivery.Release()
+			return true
+		}
+	}
 	ctx, h.cancel = context.WithCancel(ctx)
 	msg.SetContext(brokers.WithDelivery(ctx, &h.Delivery))
 	s.mu.Lock()
@@ -147,6 +161,20 @@ func (s *Settler[E]) Held() []*Held[E] {
 		all = append(all, h)
 	}
 	return all
+}
+
+// Drop lets go of h, which the broker has given to another: its context ends, and what becomes of it has no effect. It
+// reports whether h was held.
+func (s *Settler[E]) Drop(h *Held[E]) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !h.listed {
+		return false
+	}
+	s.unlink(h)
+	h.cancel()
+	s.makeRoom()
+	return true
 }
 
 // Close stops the settler when settle has had all that was decided by then, and returns the rest, oldest first, whose
@@ -268,11 +296,15 @@ func (s *Settler[E]) collect(some []*Held[E]) bool {
 	s.mu.Lock()
 	s.settling = 0
 	s.mu.Unlock()
+	s.makeRoom()
+	return true
+}
+
+func (s *Settler[E]) makeRoom() {
 	select {
 	case s.room <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 func (s *Settler[E]) link(h *Held[E]) {

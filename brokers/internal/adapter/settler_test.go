@@ -160,6 +160,51 @@ func TestWhatIsDecidedBeforeCloseIsSettled(t *testing.T) {
 	})
 }
 
+func TestDelayIsARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got *adapter.Held[int]
+		s := adapter.NewSettler(2, func(batch []*adapter.Held[int]) { got = batch[0] })
+		if d := brokers.DeliveryOf(hold(t, s, 0).Context()); d.Delay != nil {
+			t.Error("Delay is set although the adapter cannot")
+		}
+		s.Delays = true
+		d := brokers.DeliveryOf(hold(t, s, 1).Context())
+		if !d.Delay(time.Minute) {
+			t.Error("Delay is false")
+		}
+		synctest.Wait()
+		if got == nil || got.Entry != 1 || got.Outcome != adapter.Released || got.Delay() != time.Minute {
+			t.Errorf("settled %+v, want 1, released, with a delay of a minute", got)
+		}
+		s.Close()
+	})
+}
+
+func TestDroppedDeliveryHasNoOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l ledger
+		s := adapter.NewSettler(1, l.settle)
+		m := message.NewMessage("", nil)
+		h := s.Hold(t.Context(), m, brokers.Delivery{}, 0)
+		synctest.Wait()
+		if !s.Drop(h) || s.Drop(h) {
+			t.Error("Drop: want true once")
+		}
+		m.Ack()
+		h.Delivery.Settled()
+		if got := s.Room(t.Context()); got != 1 {
+			t.Errorf("Room: %d, want 1", got)
+		}
+		if m.Context().Err() == nil {
+			t.Error("the context goes on")
+		}
+		s.Close()
+		if got := l.of(0); got != adapter.Undecided {
+			t.Errorf("outcome: %d, want none", got)
+		}
+	})
+}
+
 func TestSlowSettleGetsManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l ledger

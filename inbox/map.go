@@ -23,6 +23,24 @@ func Map[A, B any](s Store[A], f func(A) B) Store[B] {
 // migrated, pruned and checked only once.
 func Same(a, b Database) bool { return base(a) == base(b) }
 
+// Base returns the database's own store that d stands on, however often it was mapped or grouped: d itself if it was
+// not.
+func Base(d Database) Database { return base(d) }
+
+// BaseTx returns the transaction of [Base] that tx, one of d, stands for. ctx is that which d's Once gave with tx.
+func BaseTx(ctx context.Context, d Database, tx any) any {
+	for {
+		if m, ok := d.(interface{ unmappedTx(context.Context) any }); ok {
+			tx = m.unmappedTx(ctx)
+		}
+		m, ok := d.(interface{ unmapped() Database })
+		if !ok {
+			return tx
+		}
+		d = m.unmapped()
+	}
+}
+
 // base returns the store that a mapped one stands on.
 func base(d Database) Database {
 	for {
@@ -41,6 +59,14 @@ type mapped[A, B any] struct {
 }
 
 func (m *mapped[A, B]) unmapped() Database { return m.Database }
+
+// unmappedTx is nil if ctx is not one that Once gave to the handler.
+func (m *mapped[A, B]) unmappedTx(ctx context.Context) any {
+	if c, ok := ctx.Value(m).(*mappedContext[A, B]); ok {
+		return c.tx
+	}
+	return nil
+}
 
 func (m *mapped[A, B]) Once(ctx context.Context, c Claim, fn func(context.Context, B) error) (bool, error) {
 	return m.inner.Once(ctx, c, func(ctx context.Context, tx A) error {

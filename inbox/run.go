@@ -18,7 +18,8 @@ var ErrNoConsumer = errors.New("inbox: the context belongs to no consumer; use r
 
 // Run makes msg take effect once: it runs fn in a transaction of store, under the consumer and the id
 // that ctx's delivery has, and gives the receipt that allows the ack. A duplicate is a success without a
-// call of fn. The runtime's HandleTx is made of it; on a router of your own use [Handler].
+// call of fn. With a [Grouped] store fn can run twice in one call: what it changes besides tx is to be the
+// same. The runtime's HandleTx is made of it; on a router of your own use [Handler].
 func Run[Tx any](ctx context.Context, store Store[Tx], msg *message.Message, fn func(context.Context, Tx) error) error {
 	f := flight.From(ctx)
 	if f == nil || f.Consumer == "" {
@@ -28,6 +29,11 @@ func Run[Tx any](ctx context.Context, store Store[Tx], msg *message.Message, fn 
 }
 
 func run[Tx any](ctx context.Context, f *flight.Flight, consumer string, store Store[Tx], msg *message.Message, fn func(context.Context, Tx) error) error {
+	return claimed(f, consumer, msg, func(c Claim) (bool, error) { return store.Once(ctx, c, fn) })
+}
+
+// claimed runs once under the message's claim and gives the receipt of what came of it.
+func claimed(f *flight.Flight, consumer string, msg *message.Message, once func(Claim) (bool, error)) error {
 	if f.ID == "" {
 		id, err := event.Identify(msg, f.Topic)
 		if err != nil {
@@ -43,15 +49,15 @@ func run[Tx any](ctx context.Context, f *flight.Flight, consumer string, store S
 			flight.Give(f, flight.NoReceipt)
 		}
 	}()
-	claimed, err := store.Once(ctx, Claim{Consumer: consumer, ID: f.ID}, fn)
+	isNew, err := once(Claim{Consumer: consumer, ID: f.ID})
 	if err != nil {
 		return err
 	}
 	confirmed = true
 	switch {
-	case !claimed:
+	case !isNew:
 		flight.Give(f, flight.Duplicate)
-	case f.Receipt() != flight.Stale:
+	case f.Receipt() != flight.Stale && f.Receipt() != flight.Parked:
 		flight.Give(f, flight.Committed)
 	}
 	return nil
@@ -78,7 +84,18 @@ func Handler[Tx any](store Store[Tx], consumer string, fn func(ctx context.Conte
 		if f.Consumer == "" {
 			f.Consumer = consumer
 		}
+		if !runsAgain(store) {
+			return run(msg.Context(), f, consumer, store, msg, func(ctx context.Context, tx Tx) error { return fn(ctx, tx, msg) })
+		}
+		if f.Keep(msg) {
+			defer f.Forget()
+		}
+		ran := false
 		return run(msg.Context(), f, consumer, store, msg, func(ctx context.Context, tx Tx) error {
+			if ran {
+				f.Restore(msg)
+			}
+			ran = true
 			return fn(ctx, tx, msg)
 		})
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/inbox"
 )
 
@@ -19,7 +18,9 @@ import (
 // attempt finds out.
 //
 // The tx that fn gets refuses Commit and Rollback, and Once then reports [inbox.ErrTxEnded], unless fn
-// returned an error anyway. tx.Begin gives a savepoint, as usual.
+// returned an error anyway. tx.Begin gives a savepoint, as usual; take that for a savepoint, or tx.Exec, and not
+// tx.Query or tx.Conn. What fn adds to the outbox through tx goes to the server with the COMMIT: fn cannot read
+// it, and an error of it fails Once.
 func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (bool, error) {
 	if err := c.Validate(); err != nil {
 		return false, err
@@ -29,25 +30,24 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 	}
 	defer s.slots.Give()
 
-	t, claimed, err := s.begin(ctx, c)
+	var claimed bool
+	t, err := s.begin(ctx, func(results pgx.BatchResults) error {
+		tag, err := results.Exec()
+		claimed = tag.RowsAffected() == 1
+		return err
+	}, s.sql.claim, c.Consumer, c.ID)
 	if err != nil {
 		return false, failed("claim", c, s.explain(ctx, err))
 	}
-	defer t.rollback(ctx) // whatever was not committed, after a panic or Goexit of fn as well
+	defer t.undo(ctx) // whatever was not committed, after a panic or Goexit of fn as well
 	if !claimed {
+		s.duplicates.Add(1)
 		return false, nil
 	}
-	handed := &handed{Tx: t.tx}
-	if err := fn(ctx, handed); err != nil {
+	if err := fn(ctx, t); err != nil {
 		return false, err
 	}
-	if err := ctx.Err(); err != nil {
-		return false, failed("commit", c, err)
-	}
-	if handed.ended {
-		return false, failed("commit", c, classify.Permanent(inbox.ErrTxEnded))
-	}
-	if err := t.commit(ctx); err != nil {
+	if err := t.finish(ctx); err != nil {
 		return false, failed("commit", c, err)
 	}
 	return true, nil
@@ -57,20 +57,59 @@ func failed(operation string, c inbox.Claim, err error) error {
 	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, err)
 }
 
-// handed is the transaction as a handler gets it.
-type handed struct {
-	pgx.Tx
-	ended bool
+// OnceGroup implements [inbox.GroupStore]: one statement claims all, and tells which are new.
+func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx pgx.Tx, isNew []bool) error) error {
+	if err := s.slots.Take(ctx); err != nil {
+		return groupFailed("begin", claims, err)
+	}
+	defer s.slots.Give()
+
+	consumers, ids, isNew := make([]string, len(claims)), make([]string, len(claims)), make([]bool, len(claims))
+	for i, c := range claims {
+		consumers[i], ids[i] = c.Consumer, c.ID
+	}
+	t, err := s.begin(ctx, func(results pgx.BatchResults) error {
+		n, err := readClaimed(results, claims, isNew)
+		s.duplicates.Add(int64(len(claims) - n))
+		return err
+	}, s.sql.claimMany, consumers, ids)
+	if err != nil {
+		return groupFailed("claim", claims, s.explain(ctx, err))
+	}
+	defer t.undo(ctx)
+	if err := fn(ctx, t, isNew); err != nil {
+		return err
+	}
+	if err := t.finish(ctx); err != nil {
+		return groupFailed("commit", claims, err)
+	}
+	return nil
 }
 
-func (h *handed) Commit(context.Context) error {
-	h.ended = true
-	return inbox.ErrTxEnded
+// readClaimed sets isNew of the claims that were inserted, and returns their number. The rows come in the
+// order of claims, which are sorted.
+func readClaimed(results pgx.BatchResults, claims []inbox.Claim, isNew []bool) (n int, err error) {
+	rows, err := results.Query()
+	if err != nil {
+		return 0, err
+	}
+	defer rows.Close()
+	for i := 0; rows.Next(); i++ {
+		row := rows.RawValues() // text is its own binary form
+		for i < len(claims) && (claims[i].Consumer != string(row[0]) || claims[i].ID != string(row[1])) {
+			i++
+		}
+		if i == len(claims) {
+			return 0, fmt.Errorf("the database answered with a claim out of order: %q of %q", row[1], row[0])
+		}
+		isNew[i] = true
+		n++
+	}
+	return n, rows.Err()
 }
 
-func (h *handed) Rollback(context.Context) error {
-	h.ended = true
-	return inbox.ErrTxEnded
+func groupFailed(operation string, claims []inbox.Claim, err error) error {
+	return fmt.Errorf("inbox: %s a group of %d for %q: %w", operation, len(claims), claims[0].Consumer, err)
 }
 
 // explain adds to the error of a statement what is wrong with the schema, if that is the cause.

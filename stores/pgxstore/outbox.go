@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/outbox"
@@ -27,9 +28,23 @@ type Outbox struct{ *outboxsql.Source }
 // limit of transactions, on a connection of the pool each.
 func (s *Store) Outbox() *Outbox { return &Outbox{outboxsql.New(s.names, pool{s.pool}, nil)} }
 
-// InsertOutbox implements [outbox.Writer] with one statement, and so in one round trip. Users call
-// outbox.Add.
+// InsertOutbox implements [outbox.Writer] with one statement, and so in one round trip; in a transaction of
+// Once it costs none, for the rows go with the COMMIT. Users call outbox.Add.
 func (s *Store) InsertOutbox(ctx context.Context, tx pgx.Tx, rows []outbox.Row) error {
+	if t, ok := tx.(*transaction); ok && t.store == s {
+		if held, err := t.hold(ctx, rows); held || err != nil {
+			return err
+		}
+	}
+	return s.insertRows(ctx, tx, rows)
+}
+
+// execer is what statements go to: a transaction, or a batch.
+type execer interface {
+	Exec(ctx context.Context, sql string, arguments ...any) (pgconn.CommandTag, error)
+}
+
+func (s *Store) insertRows(ctx context.Context, tx execer, rows []outbox.Row) error {
 	for len(rows) > 0 {
 		// Rows of one statement go to one table.
 		n, delayed := 1, !rows[0].AvailableAt.IsZero()
@@ -44,7 +59,7 @@ func (s *Store) InsertOutbox(ctx context.Context, tx pgx.Tx, rows []outbox.Row) 
 	return nil
 }
 
-func (s *Store) insertOutbox(ctx context.Context, tx pgx.Tx, rows []outbox.Row, delayed bool) error {
+func (s *Store) insertOutbox(ctx context.Context, tx execer, rows []outbox.Row, delayed bool) error {
 	if len(rows) == 1 { // no arrays
 		r := &rows[0]
 		metadata, err := outbox.EncodeMetadata(r.Metadata)

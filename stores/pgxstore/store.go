@@ -3,6 +3,8 @@ package pgxstore
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,9 +21,16 @@ type Store struct {
 	sql    statements
 	slots  slots.Slots
 	txOpts pgx.TxOptions
+	traced bool
+
+	duplicates atomic.Int64
+	pruned     pruned
 }
 
-var _ inbox.Store[pgx.Tx] = (*Store)(nil)
+var (
+	_ inbox.GroupStore[pgx.Tx] = (*Store)(nil)
+	_ inbox.Observed           = (*Store)(nil)
+)
 
 type config struct {
 	schema      string
@@ -62,7 +71,10 @@ func New(pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pgxstore: %w", err)
 	}
-	return &Store{pool: pool, names: names, sql: newStatements(names), slots: slots.New(limit), txOpts: c.txOpts}, nil
+	return &Store{
+		pool: pool, names: names, sql: newStatements(names), slots: slots.New(limit), txOpts: c.txOpts,
+		traced: pool.Config().ConnConfig.Tracer != nil,
+	}, nil
 }
 
 // Pool returns the pool, for statements outside of the store's transactions.
@@ -73,9 +85,12 @@ func (s *Store) MaxConcurrency() int { return s.slots.Len() }
 
 // statements are the texts for one set of names.
 type statements struct {
-	claim   string // consumer, id; 1 row: claimed
-	advance string // consumer, entity, version; 1 row: not older
-	prune   string // before, limit
+	claim     string // consumer, id; 1 row: claimed
+	claimMany string // consumers, ids; the rows that were claimed, in their order
+	advance   string // consumer, entity, version; 1 row: not older
+	prune     string // from, before, limit; how many, and the latest time among them
+	size      string // about how many claims
+	oldest    string // the age of the oldest in seconds, or no row
 	outboxStatements
 }
 
@@ -83,11 +98,17 @@ func newStatements(n schema.Names) statements {
 	inbox, version := n.Table("inbox"), n.Table("version")
 	return statements{
 		claim: "INSERT INTO " + inbox + " (consumer, id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+		// Without ORDER BY rows are inserted, and so locked, in the order of the arrays.
+		claimMany: "INSERT INTO " + inbox + " (consumer, id) SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING RETURNING consumer, id",
 		// ON CONFLICT DO UPDATE locks the row even where its WHERE is false.
 		advance: "INSERT INTO " + version + " AS v (consumer, entity, version) VALUES ($1, $2, $3)" +
 			" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version <= excluded.version",
-		prune: "DELETE FROM " + inbox + " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " + inbox +
-			" WHERE claimed_at < $1 ORDER BY claimed_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
+		prune: "WITH gone AS (DELETE FROM " + inbox + " WHERE ctid = ANY (ARRAY(SELECT ctid FROM " + inbox +
+			" WHERE claimed_at >= $1 AND claimed_at < $2 ORDER BY claimed_at LIMIT $3 FOR UPDATE SKIP LOCKED)) RETURNING claimed_at)" +
+			" SELECT count(*), coalesce(max(claimed_at), $1) FROM gone",
+		// -1: never analysed. A small table that never was is counted by the statistics of the server.
+		size:             "SELECT greatest(c.reltuples, pg_stat_get_live_tuples(c.oid))::bigint FROM pg_class c WHERE c.oid = to_regclass('" + strings.ReplaceAll(inbox, "'", "''") + "')",
+		oldest:           "SELECT extract(epoch FROM clock_timestamp() - claimed_at)::float8 FROM " + inbox + " ORDER BY claimed_at LIMIT 1",
 		outboxStatements: newOutboxStatements(n),
 	}
 }

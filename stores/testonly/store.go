@@ -22,10 +22,14 @@ type Store struct {
 	values map[string]string
 	claims map[inbox.Claim]time.Time
 	// versions of entities, whose "id" is the entity.
-	versions map[inbox.Claim]int64
+	versions   map[inbox.Claim]int64
+	duplicates int64
 }
 
-var _ inbox.Store[*Tx] = (*Store)(nil)
+var (
+	_ inbox.GroupStore[*Tx] = (*Store)(nil)
+	_ inbox.Observed        = (*Store)(nil)
+)
 
 // New returns an empty store.
 func New() *Store {
@@ -68,30 +72,50 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 	if err := c.Validate(); err != nil {
 		return false, err
 	}
+	claimed := false
+	err := s.OnceGroup(ctx, []inbox.Claim{c}, func(ctx context.Context, tx *Tx, isNew []bool) error {
+		if claimed = isNew[0]; !claimed {
+			return nil
+		}
+		return fn(ctx, tx)
+	})
+	return claimed && err == nil, err
+}
+
+// OnceGroup implements [inbox.GroupStore].
+func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx *Tx, isNew []bool) error) error {
 	if err := s.slots.Take(ctx); err != nil {
-		return false, fmt.Errorf("inbox: begin %q for %q: %w", c.ID, c.Consumer, err)
+		return fmt.Errorf("inbox: begin %d of %q: %w", len(claims), claims[0].Consumer, err)
 	}
 	defer s.slots.Give()
 
 	s.mu.Lock()
-	_, duplicate := s.claims[c]
+	isNew := make([]bool, len(claims))
+	for i, c := range claims {
+		_, known := s.claims[c]
+		isNew[i] = !known
+		if known {
+			s.duplicates++
+		}
+	}
 	tx := &Tx{values: maps.Clone(s.values), versions: maps.Clone(s.versions)}
 	s.mu.Unlock()
-	if duplicate {
-		return false, nil
-	}
 	defer func() { tx.ended = true }()
-	if err := fn(ctx, tx); err != nil {
-		return false, err
+	if err := fn(ctx, tx, isNew); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return false, fmt.Errorf("inbox: commit %q for %q: %w", c.ID, c.Consumer, err)
+		return fmt.Errorf("inbox: commit %d of %q: %w", len(claims), claims[0].Consumer, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.values, s.versions = maps.Clone(tx.values), tx.versions
-	s.claims[c] = time.Now()
-	return true, nil
+	for i, c := range claims {
+		if isNew[i] {
+			s.claims[c] = time.Now()
+		}
+	}
+	return nil
 }
 
 // Advance implements [inbox.Store].
@@ -131,4 +155,15 @@ func (s *Store) Prune(_ context.Context, before time.Time, limit int) (int, erro
 		}
 	}
 	return n, nil
+}
+
+// Stats implements [inbox.Observed].
+func (s *Store) Stats(context.Context) (inbox.Stats, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stats := inbox.Stats{Claims: int64(len(s.claims)), Duplicates: s.duplicates}
+	for _, at := range s.claims {
+		stats.Oldest = max(stats.Oldest, time.Since(at))
+	}
+	return stats, nil
 }

@@ -15,12 +15,20 @@ import (
 	"github.com/headrace-go/headrace/ordering"
 )
 
-// The settler looks at the oldest held delivery all the time and, when there are more, at all of them from time to
-// time: a message has no callback for its ack, and a goroutine for each would cost more.
+// Whoever settles a delivery through the runtime says so with Delivery.Settled. A stock router does not: then the settler watches the
+// oldest held delivery and looks at all from time to time. A goroutine for each would cost more.
 const (
 	scanFast = 500 * time.Microsecond // after a scan that found something
 	scanSlow = 10 * time.Millisecond  // after several that found nothing
 	scanEach = 4 * time.Microsecond   // more for each that is held, while the window is full
+)
+
+const (
+	// feedBatch is how many deliveries are handed over before what else there is to do is looked at.
+	feedBatch = 64
+
+	// youth is how long a held record may keep what was fetched with it in memory.
+	youth = time.Second
 )
 
 // partitionID names a partition.
@@ -44,13 +52,16 @@ type assignment struct {
 	share       share
 
 	kick     chan struct{} // something to do; capacity 1
-	stopOnce sync.Once
-	detach   func() bool
-	stopping chan struct{} // closed: hand nothing over any more
+	stopped  atomic.Bool   // hand nothing over any more
+	freezing atomic.Bool   // settle nothing any more
 	quiet    chan struct{} // closed: stopped, and nothing is held
-	freezing chan struct{} // closed: settle nothing any more
 	frozen   chan struct{} // closed: run has returned
-	released atomic.Bool   // some held delivery was released
+	detach   func() bool
+
+	telling sync.Mutex
+	told    []*hold     // that were settled or released, perhaps
+	hooked  atomic.Bool // somebody tells what is settled
+	asked   []chan<- PartitionStats
 
 	mu       sync.Mutex
 	buffer   fifo[*kgo.Record]
@@ -70,16 +81,15 @@ type assignment struct {
 	next   *hold     // taken, and not yet received by anybody
 	slot   bool      // there is a slot in the window for next
 	again  *hold     // the next redelivery, which has kept its slot
-	held   []*hold   // in order of delivery, without those that were settled
+	held   holds     // in order of delivery, without those that were settled
 	back   []*hold   // given back, by offset
 	backAt time.Time // the first time when one of back may come again, or before
 	old    []*hold   // of earlier assignments of the partition
+	spare  []*hold   // for told
 	scan   time.Duration
 	scanAt time.Time
 	timer  *time.Timer
 	rings  time.Time // when timer rings; zero: not set
-
-	ask chan chan<- PartitionStats // for stats, which run answers
 }
 
 func newAssignment(ctx context.Context, m *member, id partitionID, old []*hold) *assignment {
@@ -87,11 +97,8 @@ func newAssignment(ctx context.Context, m *member, id partitionID, old []*hold) 
 		m:           m,
 		partitionID: id,
 		kick:        make(chan struct{}, 1),
-		stopping:    make(chan struct{}),
 		quiet:       make(chan struct{}),
-		freezing:    make(chan struct{}),
 		frozen:      make(chan struct{}),
-		ask:         make(chan chan<- PartitionStats),
 		last:        -1,
 		high:        -1,
 		position:    -1,
@@ -183,89 +190,141 @@ func (a *assignment) drainedLocked() {
 
 func (a *assignment) run() {
 	defer close(a.frozen)
-	a.timer = time.NewTimer(time.Hour)
-	a.timer.Stop()
+	a.timer = time.AfterFunc(time.Hour, a.ring)
 	defer a.timer.Stop()
-	stopping := a.stopping
+	dropped := false
 	for {
-		if stopping != nil && a.m.ctx.Err() != nil {
-			// At once: select would choose at random between this and a reader who takes all there is.
-			a.stop()
-			stopping = nil
-			a.drop()
-		}
-		var again time.Time
-		if stopping != nil {
-			again = a.choose()
-		}
-		if a.next != nil && !a.slot {
-			a.slot = a.m.budget.acquire(&a.share)
-		}
-		var (
-			out         chan<- *message.Message
-			msg         *message.Message
-			ack, nacked <-chan struct{}
-		)
-		offer := a.next
-		if a.again != nil {
-			offer = a.again
-		}
-		if offer != nil && (a.slot || offer == a.again) {
-			out, msg = a.m.out, offer.msg
-		}
-		if len(a.held) > 0 {
-			ack, nacked = a.held[0].msg.Acked(), a.held[0].msg.Nacked()
-		}
-		a.planScan()
-		a.setTimer(again)
-		select {
-		case out <- msg:
-			a.handedOver(offer)
-		case <-ack:
-			a.settleFront()
-		case <-nacked:
-			a.settleFront()
-		case <-a.kick:
-			if a.released.Swap(false) {
-				a.settleAll()
-			}
-		case <-a.timer.C:
-			a.rings = time.Time{}
-			if !a.scanAt.IsZero() && !time.Now().Before(a.scanAt) {
-				a.scanAt = time.Time{}
-				a.scanAll()
-			}
-		case answer := <-a.ask:
-			answer <- a.stats() // has room
-		case <-stopping:
-			stopping = nil
-			a.drop()
-		case <-a.freezing:
+		a.settleTold()
+		a.scanIfDue()
+		a.answer()
+		if a.freezing.Load() {
 			a.settleAll()
 			a.drop()
 			return
 		}
-		if stopping == nil && len(a.held) == 0 {
-			select {
-			case <-a.quiet:
-			default:
-				close(a.quiet)
+		if a.stopped.Load() || a.m.ctx.Err() != nil { // not only when AfterFunc comes to it: a reader may take all there is
+			if !dropped {
+				dropped = true
+				a.drop()
 			}
+			a.beQuiet()
+		}
+		offer, again := a.feed()
+		a.planScan()
+		a.setTimer(again)
+		a.await(offer)
+	}
+}
+
+// feed hands over what somebody takes at once. It returns a delivery that nobody does, if there is a slot for it, and when
+// to ask again if there may be more then.
+func (a *assignment) feed() (offer *hold, again time.Time) {
+	for range feedBatch {
+		if a.stopped.Load() || a.m.ctx.Err() != nil {
+			return nil, time.Time{}
+		}
+		again = a.choose()
+		if a.next != nil && !a.slot {
+			a.slot = a.m.budget.acquire(&a.share)
+		}
+		switch {
+		case a.again != nil:
+			offer = a.again
+		case a.next != nil && a.slot:
+			offer = a.next
+		default:
+			return nil, again
+		}
+		select {
+		case a.m.out <- offer.msg:
+			a.handedOver(offer)
+		default:
+			return offer, again
 		}
 	}
+	a.ring()
+	return nil, again
+}
+
+// await waits until there is something to do.
+func (a *assignment) await(offer *hold) {
+	var (
+		out         chan<- *message.Message
+		msg         *message.Message
+		ack, nacked <-chan struct{}
+	)
+	if offer != nil {
+		out, msg = a.m.out, offer.msg
+	}
+	if oldest := a.held.first; oldest != nil && !a.hooked.Load() {
+		ack, nacked = oldest.msg.Acked(), oldest.msg.Nacked()
+	}
+	select {
+	case out <- msg:
+		a.handedOver(offer)
+	case <-ack:
+		a.settleFront()
+	case <-nacked:
+		a.settleFront()
+	case <-a.kick:
+	}
+}
+
+// beQuiet tells that nothing is held any more after a stop.
+func (a *assignment) beQuiet() {
+	if a.held.n > 0 {
+		return
+	}
+	select {
+	case <-a.quiet:
+	default:
+		close(a.quiet)
+	}
+}
+
+// tell says that h may be settled.
+func (a *assignment) tell(h *hold) {
+	a.telling.Lock()
+	a.told = append(a.told, h)
+	first := len(a.told) == 1
+	a.telling.Unlock()
+	if first {
+		a.ring()
+	}
+}
+
+// settleTold settles what was told of.
+func (a *assignment) settleTold() {
+	a.telling.Lock()
+	told := a.told
+	a.told = a.spare
+	a.telling.Unlock()
+	decided := told[:0]
+	for _, h := range told {
+		if h.listed && h.verdict() != undecided {
+			a.held.remove(h)
+			decided = append(decided, h)
+		}
+	}
+	a.settle(decided)
+	clear(told)
+	a.spare = told[:0]
 }
 
 // planScan sets the time of the next scan. A full window does not wait for long: every slot that is not seen to be free is a
 // handler that does not run. What a scan costs grows with what is held.
 func (a *assignment) planScan() {
-	if len(a.held) < 2 && len(a.old) == 0 {
+	if a.held.n == 0 && len(a.old) == 0 {
 		return
 	}
 	wait := a.scan
-	if a.next != nil && !a.slot {
-		wait = min(wait, scanFast+time.Duration(len(a.held))*scanEach)
-	} else if !a.scanAt.IsZero() {
+	switch hooked := len(a.old) == 0 && a.hooked.Load(); {
+	case a.next != nil && !a.slot && !hooked:
+		wait = min(wait, scanFast+time.Duration(a.held.n)*scanEach)
+	case !a.scanAt.IsZero():
 		return
+	case hooked:
+		wait = youth
 	}
 	if at := time.Now().Add(wait); a.scanAt.IsZero() || at.Before(a.scanAt) {
 		a.scanAt = at
@@ -285,6 +344,22 @@ func (a *assignment) setTimer(again time.Time) {
 	a.timer.Reset(time.Until(at))
 }
 
+// scanIfDue looks at everything when its time has come.
+func (a *assignment) scanIfDue() {
+	if a.rings.IsZero() {
+		return
+	}
+	now := time.Now()
+	if now.Before(a.rings) {
+		return
+	}
+	a.rings = time.Time{}
+	if !a.scanAt.IsZero() && !now.Before(a.scanAt) {
+		a.scanAt = time.Time{}
+		a.scanAll(now)
+	}
+}
+
 // choose decides what is handed over next. If there may be more later it returns when to ask again.
 func (a *assignment) choose() (again time.Time) {
 	if a.again == nil {
@@ -300,7 +375,7 @@ func (a *assignment) choose() (again time.Time) {
 		}
 		e, _ = a.lanes.next()
 	}
-	a.next = a.newHold(e.record, e.key)
+	a.next = a.newHold(e.record, e.lane)
 	return again
 }
 
@@ -326,21 +401,21 @@ func (a *assignment) dueAgain() (h *hold, again time.Time) {
 			continue
 		}
 		a.back = slices.Delete(a.back, i, i+1)
-		h.released.Store(false)
-		h.prepare()
-		return h, time.Time{}
+		return h.again(), time.Time{}
 	}
 	a.backAt = again
 	return nil, again
 }
 
-// admit moves records from the buffer to the lanes until one may go. What was complete in an earlier life of the
+// admit moves records from the buffer to the lanes until some may go. What was complete in an earlier life of the
 // partition is done at once.
 func (a *assignment) admit() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	moved := false
-	for a.lanes.ready.len() == 0 && a.buffer.len() > 0 {
+	// A few at a time, for one turn with the lock.
+	some := max(1, min(feedBatch, a.m.limits.window/16))
+	for a.lanes.ready.len() < some && a.buffer.len() > 0 {
 		r := a.buffer.front()
 		if a.tracker == nil {
 			// Not the committed offset: nobody knows its epoch, and nothing lies between.
@@ -386,13 +461,13 @@ func (a *assignment) inSpan(offset int64) bool {
 func (a *assignment) handedOver(h *hold) {
 	if h == a.again {
 		a.again = nil
-		a.lanes.goesAgain(h.key)
+		a.lanes.goesAgain(h.lane)
 		a.moved()
 	} else {
 		a.next, a.slot = nil, false
 		h.since = time.Now()
 	}
-	a.held = append(a.held, h)
+	a.held.add(h)
 }
 
 // moved brings stored up to date after lanes have moved.
@@ -407,31 +482,35 @@ func (a *assignment) moved() {
 
 // settleFront settles the oldest deliveries as far as they can be.
 func (a *assignment) settleFront() {
-	n := 0
-	for n < len(a.held) && a.held[n].verdict() != undecided {
-		n++
+	var decided []*hold
+	for h := a.held.first; h != nil && h.verdict() != undecided; h = a.held.first {
+		a.held.remove(h)
+		decided = append(decided, h)
 	}
-	a.settle(a.held[:n])
-	a.held = slices.Delete(a.held, 0, n)
+	a.settle(decided)
 }
 
 // settleAll settles whatever can be, and reports whether that was anything.
 func (a *assignment) settleAll() bool {
 	var decided []*hold
-	a.held = slices.DeleteFunc(a.held, func(h *hold) bool {
-		if h.verdict() == undecided {
-			return false
+	for h := a.held.first; h != nil; {
+		next := h.next
+		if h.verdict() != undecided {
+			a.held.remove(h)
+			decided = append(decided, h)
 		}
-		decided = append(decided, h)
-		return true
-	})
+		h = next
+	}
 	a.settle(decided)
 	return len(decided) > 0
 }
 
 // scanAll is the look at everything that was not looked at all the time.
-func (a *assignment) scanAll() {
+func (a *assignment) scanAll(now time.Time) {
 	found := a.settleAll()
+	for h := a.held.first; h != nil && now.Sub(h.since) > youth; h = h.next {
+		h.detach()
+	}
 	n := len(a.old)
 	a.old = slices.DeleteFunc(a.old, func(h *hold) bool {
 		if !h.ended() {
@@ -460,21 +539,22 @@ func (a *assignment) settle(decided []*hold) {
 	now := time.Now()
 	a.mu.Lock()
 	for _, h := range decided {
-		h.cancel()
+		h.context.end()
 		if h.verdict() == acked {
-			a.tracker.Done(h.record.Offset)
-			a.lanes.acked(h.key)
+			a.tracker.Done(h.delivery.Offset)
+			a.lanes.acked(h.lane)
 			slots++
 			continue
 		}
+		h.detach()
 		h.returns++
 		h.due = now.Add(a.m.config.nackDelay(h.returns))
-		i, _ := slices.BinarySearchFunc(a.back, h, func(b, h *hold) int { return cmp.Compare(b.record.Offset, h.record.Offset) })
+		i, _ := slices.BinarySearchFunc(a.back, h, func(b, h *hold) int { return cmp.Compare(b.delivery.Offset, h.delivery.Offset) })
 		a.back = slices.Insert(a.back, i, h)
 		if len(a.back) == 1 || h.due.Before(a.backAt) {
 			a.backAt = h.due
 		}
-		a.lanes.gaveBack(h.key)
+		a.lanes.gaveBack(h.lane)
 	}
 	if n := a.buffer.len() + a.lanes.waiting; n != a.stored {
 		a.stored = n
@@ -488,19 +568,20 @@ func (a *assignment) settle(decided []*hold) {
 func (a *assignment) drop() {
 	slots := len(a.back)
 	if a.next != nil {
-		a.next.cancel()
+		a.next.context.end()
 		if a.slot {
 			slots++
 		}
 	}
 	if a.again != nil {
-		a.again.cancel()
+		a.again.context.end()
 		slots++
 	}
 	a.next, a.slot, a.again, a.back = nil, false, nil, nil
 	a.lanes = newLanes(a.m.limits.key)
-	for _, h := range a.held {
-		a.lanes.lane(h.key).held++
+	for h := a.held.first; h != nil; h = h.next {
+		h.lane = a.lanes.lane(h.key)
+		h.lane.held++
 	}
 	for _, h := range a.old {
 		a.lanes.addOld(h.key)
@@ -514,17 +595,21 @@ func (a *assignment) drop() {
 }
 
 // stop lets nothing more be handed over.
-func (a *assignment) stop() { a.stopOnce.Do(func() { close(a.stopping) }) }
+func (a *assignment) stop() {
+	a.stopped.Store(true)
+	a.ring()
+}
 
 // freeze ends the assignment for cause, and returns the deliveries whose handlers may still run. Call it once. Afterwards the
 // tracker tells what is complete.
 func (a *assignment) freeze(cause error) (running []*hold) {
-	close(a.freezing)
+	a.freezing.Store(true)
+	a.ring()
 	<-a.frozen
 	a.m.budget.leave(&a.share)
 	a.detach()
 	a.cancel(cause)
-	return slices.Concat(a.old, a.held)
+	return append(a.old, a.held.all()...)
 }
 
 // beginCommit returns what to commit, if there is news. Every true is followed by endCommit.

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"hash/maphash"
 	"sync/atomic"
 	"time"
@@ -12,49 +11,71 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 )
 
-// hold is one record that was handed over, or is about to be, and is not acked.
+// hold is one delivery of a record that was handed over, or is about to be, and is not acked.
 type hold struct {
 	delivery brokers.Delivery
+	context  lazyContext
 	from     *assignment
 	record   *kgo.Record
-	key      uint64 // see keyOf
+	detached bool  // record is a copy
+	lane     *lane // of from
+	key      uint64
 	msg      *message.Message
-	cancel   context.CancelFunc
 	released atomic.Bool
-	since    time.Time // when it was handed over for the first time
-	returns  int       // how often it was given back
+	since    time.Time // when the record was handed over for the first time
+	returns  int       // how often the record was given back
 	due      time.Time // when it may come again
+
+	// The list of what from holds.
+	prev, next *hold
+	listed     bool
 }
 
 // newHold needs what does not change during an assignment from its goroutine.
-func (a *assignment) newHold(r *kgo.Record, key uint64) *hold {
-	h := &hold{from: a, record: r, key: key}
+func (a *assignment) newHold(r *kgo.Record, ln *lane) *hold {
+	h := &hold{from: a, record: r, lane: ln, key: ln.key}
+	h.context.parent = a.ctx
+	msg, recordKey, headers := decode(r)
+	h.msg = msg
 	h.delivery = brokers.Delivery{
 		Topic:       a.topic,
 		Incarnation: a.incarnation,
 		Partition:   a.partition,
 		Offset:      r.Offset,
-		Key:         r.Key,
+		Key:         recordKey,
 		Time:        r.Timestamp,
+		Headers:     headers,
 		Release:     h.release,
+		Settled:     h.settled,
 	}
-	h.prepare()
+	h.msg.SetContext(brokers.WithDelivery(&h.context, &h.delivery))
 	return h
 }
 
-// prepare makes the message of the next delivery: a copy of the record, so that no delivery sees what was done to the one
-// before.
-func (h *hold) prepare() {
-	h.msg, h.delivery.Headers = decode(h.record)
-	ctx, cancel := context.WithCancel(h.from.ctx)
-	h.cancel = cancel
-	h.msg.SetContext(brokers.WithDelivery(ctx, &h.delivery))
+// again is the next delivery of the record of h, which was given back. It sees nothing of what was done to h's message.
+func (h *hold) again() *hold {
+	n := h.from.newHold(h.record, h.lane)
+	n.since, n.returns, n.detached = h.since, h.returns, h.detached
+	return n
 }
 
+// detach lets go of what was fetched with the record.
+func (h *hold) detach() {
+	if !h.detached {
+		h.detached = true
+		h.record = own(h.record)
+	}
+}
+
+// release is Delivery.Release, and settled is Delivery.Settled.
 func (h *hold) release() {
 	h.released.Store(true)
-	h.from.released.Store(true)
-	h.from.ring()
+	h.from.tell(h)
+}
+
+func (h *hold) settled() {
+	h.from.hooked.Store(true)
+	h.from.tell(h)
 }
 
 // verdict is what became of a delivery.
@@ -85,6 +106,47 @@ func (h *hold) verdict() verdict {
 
 // ended reports whether whoever got the delivery is done with it, in whatever way.
 func (h *hold) ended() bool { return h.verdict() != undecided || h.from.m.gone.Load() }
+
+// holds is a list of deliveries, in the order in which they were added.
+type holds struct {
+	first, last *hold
+	n           int
+}
+
+func (l *holds) add(h *hold) {
+	h.prev, h.next, h.listed = l.last, nil, true
+	if l.last == nil {
+		l.first = h
+	} else {
+		l.last.next = h
+	}
+	l.last = h
+	l.n++
+}
+
+func (l *holds) remove(h *hold) {
+	if h.prev == nil {
+		l.first = h.next
+	} else {
+		h.prev.next = h.next
+	}
+	if h.next == nil {
+		l.last = h.prev
+	} else {
+		h.next.prev = h.prev
+	}
+	h.prev, h.next, h.listed = nil, nil, false
+	l.n--
+}
+
+// all returns the deliveries of the list.
+func (l *holds) all() []*hold {
+	all := make([]*hold, 0, l.n)
+	for h := l.first; h != nil; h = h.next {
+		all = append(all, h)
+	}
+	return all
+}
 
 // keyless is the key of records that have none. They have no budget of their own.
 const keyless = 0

@@ -14,6 +14,7 @@ type lanes struct {
 
 // lane is one key. It exists while there is something to remember.
 type lane struct {
+	key     uint64
 	held    int // may go, or gone and not acked
 	back    int // of these, given back and not handed over again
 	old     int // deliveries of an earlier assignment that are not done
@@ -22,15 +23,15 @@ type lane struct {
 
 type entry struct {
 	record *kgo.Record
-	key    uint64
+	lane   *lane
 }
 
 func newLanes(budget int) lanes {
 	return lanes{budget: budget, byKey: make(map[uint64]*lane)}
 }
 
-func (l *lanes) open(ln *lane, key uint64) bool {
-	return ln.old == 0 && ln.back == 0 && (ln.held < l.budget || key == keyless)
+func (l *lanes) open(ln *lane) bool {
+	return ln.old == 0 && ln.back == 0 && (ln.held < l.budget || ln.key == keyless)
 }
 
 func (l *lanes) lane(key uint64) *lane {
@@ -41,6 +42,7 @@ func (l *lanes) lane(key uint64) *lane {
 		} else {
 			ln = new(lane)
 		}
+		ln.key = key
 		l.byKey[key] = ln
 	}
 	return ln
@@ -49,13 +51,14 @@ func (l *lanes) lane(key uint64) *lane {
 // add takes the next record of the partition.
 func (l *lanes) add(r *kgo.Record, key uint64) {
 	ln := l.lane(key)
-	if ln.waiting.len() > 0 || !l.open(ln, key) {
-		ln.waiting.push(entry{r, key})
+	if ln.waiting.len() > 0 || !l.open(ln) {
+		// It can wait for long, and would keep all that was fetched with it in memory.
+		ln.waiting.push(entry{own(r), ln})
 		l.waiting++
 		return
 	}
 	ln.held++
-	l.ready.push(entry{r, key})
+	l.ready.push(entry{r, ln})
 }
 
 // next returns the next record that may go.
@@ -66,38 +69,38 @@ func (l *lanes) next() (entry, bool) {
 	return l.ready.pop(), true
 }
 
-// acked tells that a record of key is done.
-func (l *lanes) acked(key uint64) {
-	l.byKey[key].held--
-	l.move(key)
+// acked tells that a record of ln is done.
+func (l *lanes) acked(ln *lane) {
+	ln.held--
+	l.move(ln)
 }
 
-// gaveBack tells that a record of key will go again; goesAgain that it does.
-func (l *lanes) gaveBack(key uint64) { l.byKey[key].back++ }
+// gaveBack tells that a record of ln will go again; goesAgain that it does.
+func (l *lanes) gaveBack(ln *lane) { ln.back++ }
 
-func (l *lanes) goesAgain(key uint64) {
-	l.byKey[key].back--
-	l.move(key)
+func (l *lanes) goesAgain(ln *lane) {
+	ln.back--
+	l.move(ln)
 }
 
 // addOld tells of a delivery of key from an earlier assignment; oldEnded that it is done.
 func (l *lanes) addOld(key uint64) { l.lane(key).old++ }
 
 func (l *lanes) oldEnded(key uint64) {
-	l.byKey[key].old--
-	l.move(key)
+	ln := l.byKey[key]
+	ln.old--
+	l.move(ln)
 }
 
 // move makes ready what may go now.
-func (l *lanes) move(key uint64) {
-	ln := l.byKey[key]
-	for ln.waiting.len() > 0 && l.open(ln, key) {
+func (l *lanes) move(ln *lane) {
+	for ln.waiting.len() > 0 && l.open(ln) {
 		ln.held++
 		l.waiting--
 		l.ready.push(ln.waiting.pop())
 	}
 	if ln.held == 0 && ln.old == 0 && ln.waiting.len() == 0 {
-		delete(l.byKey, key)
+		delete(l.byKey, ln.key)
 		if len(l.spare) < maxSpare {
 			l.spare = append(l.spare, ln)
 		}

@@ -48,7 +48,7 @@ func TestLanesKeepOrderAndBudget(t *testing.T) {
 				}
 				got := keyOfOffset[e.record.Offset]
 				s := &model[got.key]
-				if got.n != s.out || uint64(got.key) != e.key {
+				if got.n != s.out || uint64(got.key) != e.lane.key {
 					t.Fatalf("record %d of key %d came out, want %d", got.n, got.key, s.out)
 				}
 				s.out++
@@ -57,17 +57,17 @@ func TestLanesKeepOrderAndBudget(t *testing.T) {
 			"ack": func(t *rapid.T) {
 				k := pick(t, func(s state) bool { return s.held > s.back })
 				model[k].held--
-				l.acked(uint64(k))
+				l.acked(l.byKey[uint64(k)])
 			},
 			"give back": func(t *rapid.T) {
 				k := pick(t, func(s state) bool { return s.held > s.back })
 				model[k].back++
-				l.gaveBack(uint64(k))
+				l.gaveBack(l.byKey[uint64(k)])
 			},
 			"go again": func(t *rapid.T) {
 				k := pick(t, func(s state) bool { return s.back > 0 })
 				model[k].back--
-				l.goesAgain(uint64(k))
+				l.goesAgain(l.byKey[uint64(k)])
 			},
 			"old": func(t *rapid.T) {
 				k := rapid.IntRange(0, keys-1).Draw(t, "key")
@@ -82,7 +82,7 @@ func TestLanesKeepOrderAndBudget(t *testing.T) {
 			"": func(t *rapid.T) {
 				ready := make(map[uint64]int)
 				for i := l.ready.first; i < len(l.ready.items); i++ {
-					ready[l.ready.items[i].key]++
+					ready[l.ready.items[i].lane.key]++
 				}
 				waiting := 0
 				for k, s := range model {

@@ -77,13 +77,32 @@ func (m *member) stats() []PartitionStats {
 	var all []PartitionStats
 	for _, a := range m.find(nil) {
 		answer := make(chan PartitionStats, 1)
+		a.ask(answer)
 		select {
-		case a.ask <- answer:
-			all = append(all, <-answer)
+		case s := <-answer:
+			all = append(all, s)
 		case <-a.frozen:
 		}
 	}
 	return all
+}
+
+// ask makes run send its stats to answer, which has room for them.
+func (a *assignment) ask(answer chan<- PartitionStats) {
+	a.telling.Lock()
+	a.asked = append(a.asked, answer)
+	a.telling.Unlock()
+	a.ring()
+}
+
+func (a *assignment) answer() {
+	a.telling.Lock()
+	asked := a.asked
+	a.asked = nil
+	a.telling.Unlock()
+	for _, to := range asked {
+		to <- a.stats()
+	}
 }
 
 // stats is called by run.
@@ -97,7 +116,7 @@ func (a *assignment) stats() PartitionStats {
 		Committed:    a.position,
 		End:          a.high,
 		Lag:          -1,
-		InFlight:     len(a.held),
+		InFlight:     a.held.n,
 		Returned:     len(a.back),
 		Waiting:      a.stored + a.lanes.ready.len(),
 		HottestKey:   a.lanes.hottest(),
@@ -127,12 +146,17 @@ func (a *assignment) stats() PartitionStats {
 	if from >= 0 && a.high >= from {
 		s.Lag = a.high - from
 	}
-	for _, holds := range [...][]*hold{a.held, back} {
-		for _, h := range holds {
-			if s.OldestOffset < 0 || h.record.Offset < s.OldestOffset {
-				s.OldestOffset, s.OldestSince = h.record.Offset, h.since
-			}
-		}
+	for h := a.held.first; h != nil; h = h.next {
+		s.oldest(h)
+	}
+	for _, h := range back {
+		s.oldest(h)
 	}
 	return s
+}
+
+func (s *PartitionStats) oldest(h *hold) {
+	if s.OldestOffset < 0 || h.delivery.Offset < s.OldestOffset {
+		s.OldestOffset, s.OldestSince = h.delivery.Offset, h.since
+	}
 }

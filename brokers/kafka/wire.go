@@ -74,21 +74,28 @@ func (c *Config) encode(topic string, m *message.Message) *kgo.Record {
 	return r
 }
 
-// decode returns r as a message that shares nothing with it. headers is nil where the metadata say it all.
-func decode(r *kgo.Record) (m *message.Message, headers []brokers.Header) {
-	m = message.NewMessage("", bytes.Clone(r.Value))
+// decode returns r as a message that shares nothing with it, and its key: what was fetched with it does not stay in memory. headers is
+// nil where the metadata say it all.
+func decode(r *kgo.Record) (m *message.Message, key []byte, headers []brokers.Header) {
+	own := cloner{bytes: make([]byte, 0, len(r.Value)+len(r.Key))}
+	total := 0
+	for _, h := range r.Headers {
+		total += len(h.Value)
+	}
+	own.text.Grow(total)
+	m = message.NewMessage("", own.clone(r.Value))
 	lossy, named := false, false
 	for _, h := range r.Headers {
 		lossy = lossy || h.Value == nil
 		if h.Key == headerUUID && !named {
 			named = true
-			m.UUID = string(h.Value)
+			m.UUID = own.string(h.Value)
 			continue
 		}
 		if _, there := m.Metadata[h.Key]; there {
 			lossy = true
 		}
-		m.Metadata[h.Key] = string(h.Value)
+		m.Metadata[h.Key] = own.string(h.Value)
 	}
 	if lossy {
 		headers = make([]brokers.Header, len(r.Headers))
@@ -96,5 +103,43 @@ func decode(r *kgo.Record) (m *message.Message, headers []brokers.Header) {
 			headers[i] = brokers.Header{Key: h.Key, Value: bytes.Clone(h.Value)}
 		}
 	}
-	return m, headers
+	return m, own.clone(r.Key), headers
+}
+
+// own returns a copy of r that shares nothing with what was fetched with it.
+func own(r *kgo.Record) *kgo.Record {
+	total := len(r.Key) + len(r.Value)
+	for _, h := range r.Headers {
+		total += len(h.Value)
+	}
+	own := cloner{bytes: make([]byte, 0, total)}
+	c := *r
+	c.Key, c.Value = own.clone(r.Key), own.clone(r.Value)
+	c.Headers = slices.Clone(r.Headers)
+	for i := range c.Headers {
+		c.Headers[i].Value = own.clone(c.Headers[i].Value)
+	}
+	return &c
+}
+
+// cloner makes copies that lie in one piece of memory each for bytes and for strings, which must have been made large enough.
+type cloner struct {
+	bytes []byte
+	text  strings.Builder
+}
+
+// clone returns a copy of b, nil if b is nil, that does not grow into the next one.
+func (c *cloner) clone(b []byte) []byte {
+	if b == nil {
+		return nil
+	}
+	n := len(c.bytes)
+	c.bytes = append(c.bytes, b...)
+	return c.bytes[n:len(c.bytes):len(c.bytes)]
+}
+
+func (c *cloner) string(b []byte) string {
+	n := c.text.Len()
+	c.text.Write(b)
+	return c.text.String()[n:]
 }

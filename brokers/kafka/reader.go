@@ -159,3 +159,18 @@ func (b *Broker) Ends(ctx context.Context, topic string) (map[int32]int64, error
 	}
 	return ends, nil
 }
+
+// readMessage is r as a subscription would deliver it.
+func readMessage(ctx context.Context, topic, incarnation string, r *kgo.Record) *message.Message {
+	m, key, headers := decode(r)
+	m.SetContext(brokers.WithDelivery(ctx, &brokers.Delivery{
+		Topic:       topic,
+		Incarnation: incarnation,
+		Partition:   r.Partition,
+		Offset:      r.Offset,
+		Key:         key,
+		Time:        r.Timestamp,
+		Headers:     headers,
+	}))
+	return m
+}

@@ -33,22 +33,33 @@ func BaseTx(ctx context.Context, d Database, tx any) any {
 		if m, ok := d.(interface{ unmappedTx(context.Context) any }); ok {
 			tx = m.unmappedTx(ctx)
 		}
-		m, ok := d.(interface{ unmapped() Database })
+		inner, ok := under(d)
 		if !ok {
 			return tx
 		}
-		d = m.unmapped()
+		d = inner
 	}
+}
+
+// under returns the store that d is made of. Stores of other packages have an Unwrap.
+func under(d Database) (Database, bool) {
+	switch m := d.(type) {
+	case interface{ unmapped() Database }:
+		return m.unmapped(), true
+	case interface{ Unwrap() Database }:
+		return m.Unwrap(), true
+	}
+	return nil, false
 }
 
 // base returns the store that a mapped one stands on.
 func base(d Database) Database {
 	for {
-		m, ok := d.(interface{ unmapped() Database })
+		inner, ok := under(d)
 		if !ok {
 			return d
 		}
-		d = m.unmapped()
+		d = inner
 	}
 }
 

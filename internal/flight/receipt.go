@@ -15,9 +15,10 @@ const (
 	Ignored              // runtime: no handler for the type, and the policy says that is fine
 	Dropped              // runtime: the verdict was Drop
 	DeadLettered         // poison: the dead letter is confirmed stored
+	Parked               // parking: the message was committed behind others of its key, which is parked
 )
 
-var receiptNames = [...]string{"none", "handled", "committed", "duplicate", "stale", "ignored", "dropped", "dead_lettered"}
+var receiptNames = [...]string{"none", "handled", "committed", "duplicate", "stale", "ignored", "dropped", "dead_lettered", "parked"}
 
 // String gives the receipt's name as metrics and logs use it.
 func (r Receipt) String() string {

@@ -53,6 +53,22 @@ func (f *Flight) Restore(msg *message.Message) {
 	}
 }
 
+// Arrived returns the message as it was at Keep, or the broker's own where nothing was kept. Callers must not
+// change what they get.
+func (f *Flight) Arrived() (uuid string, payload message.Payload, metadata message.Metadata) {
+	s := f.kept
+	if s == nil {
+		return f.Original.UUID, f.Original.Payload, f.Original.Metadata
+	}
+	if !s.absent {
+		metadata = make(message.Metadata, len(s.metadata)/2)
+		for i := 0; i < len(s.metadata); i += 2 {
+			metadata[s.metadata[i]] = s.metadata[i+1]
+		}
+	}
+	return s.uuid, s.payload, metadata
+}
+
 // Forget ends what Keep began.
 func (f *Flight) Forget() {
 	s := f.kept

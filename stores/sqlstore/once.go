@@ -42,6 +42,7 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 		return false, failed("claim", c, s.explain(ctx, err))
 	}
 	if !claimed {
+		s.duplicates.Add(1)
 		return false, nil
 	}
 	if err := fn(ctx, tx.Tx); err != nil {
@@ -51,16 +52,37 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 		// A rollback that failed otherwise has lost its connection, and the database rolls back.
 		return false, err
 	}
-	if err := ctx.Err(); err != nil {
-		return false, failed("commit", c, err)
-	}
-	if err := tx.commit(); err != nil {
-		if errors.Is(err, sql.ErrTxDone) {
-			err = classify.Permanent(inbox.ErrTxEnded)
-		}
+	if err := s.finish(ctx, tx, c); err != nil {
 		return false, failed("commit", c, err)
 	}
 	return true, nil
+}
+
+// errClaimGone is what an attempt fails with whose transaction the database had given up meanwhile.
+var errClaimGone = errors.New("the claim is gone: the database rolled back while the handler went on, as MySQL does after a deadlock; return the error of a statement")
+
+// finish commits, if ctx has not ended. MySQL rolls back a whole transaction after a deadlock. A handler that
+// swallows that error goes on without one, and COMMIT succeeds, with nothing to commit or half of it. So there
+// the claim is looked for first.
+func (s *Store) finish(ctx context.Context, tx *transaction, c inbox.Claim) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := error(nil)
+	if s.names.Dialect == schema.MySQL && c != (inbox.Claim{}) {
+		var there int
+		err = tx.QueryRowContext(ctx, s.sql.mine, c.Consumer, c.ID).Scan(&there)
+		if errors.Is(err, sql.ErrNoRows) {
+			return errClaimGone
+		}
+	}
+	if err == nil {
+		err = tx.commit()
+	}
+	if errors.Is(err, sql.ErrTxDone) {
+		err = classify.Permanent(inbox.ErrTxEnded)
+	}
+	return err
 }
 
 func (s *Store) claim(ctx context.Context, tx *sql.Tx, c inbox.Claim) (bool, error) {

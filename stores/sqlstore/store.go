@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/stores/internal/outboxsql"
@@ -23,9 +24,14 @@ type Store struct {
 	slots  slots.Slots
 	txOpts *sql.TxOptions
 	owned  bool
+
+	duplicates atomic.Int64
 }
 
-var _ inbox.Store[*sql.Tx] = (*Store)(nil)
+var (
+	_ inbox.GroupStore[*sql.Tx] = (*Store)(nil)
+	_ inbox.Observed            = (*Store)(nil)
+)
 
 type config struct {
 	schema, prefix string

@@ -1,0 +1,26 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/headrace-go/headrace/inbox"
+)
+
+// Stats implements [inbox.Observed].
+func (s *Store) Stats(ctx context.Context) (inbox.Stats, error) {
+	stats := inbox.Stats{Duplicates: s.duplicates.Load()}
+	if err := s.db.QueryRowContext(ctx, s.sql.size).Scan(&stats.Claims); err != nil {
+		return stats, fmt.Errorf("inbox: stats: %w", s.explain(ctx, err))
+	}
+	var age float64
+	err := s.db.QueryRowContext(ctx, s.sql.oldest).Scan(&age)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return stats, fmt.Errorf("inbox: stats: %w", s.explain(ctx, err))
+	}
+	stats.Oldest = max(0, time.Duration(age*float64(time.Second)))
+	return stats, nil
+}

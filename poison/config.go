@@ -58,6 +58,11 @@ type Config struct {
 	// MaxWriteDelay, default 30 s. Tries go on for as long as the message's context does.
 	WriteDelay, MaxWriteDelay time.Duration
 
+	// Park, if set, is told of each dead letter that was stored, before the delivery may be acked: parking.Parker's
+	// Park keeps the order of its key. While it returns an error the delivery is held, and Park called again,
+	// as if the dead letter could not be written.
+	Park func(context.Context, Record) error
+
 	// OnStored is told of each dead letter that was stored, OnWriteError of each try that failed. They
 	// run in the message's goroutine, concurrently for different messages, and must not panic.
 	OnStored     func(context.Context, Record)

@@ -109,6 +109,9 @@ func (p *Poison) failed(ctx context.Context, f *flight.Flight, msg *message.Mess
 	if why := p.store(ctx, f, &r); why != nil {
 		return classify.Stop(fmt.Errorf("%w; it was dead-lettered for: %w", why, err))
 	}
+	if why := p.park(ctx, f, r); why != nil {
+		return classify.Stop(fmt.Errorf("%w; it was dead-lettered for: %w", why, err))
+	}
 	flight.Give(ctx, flight.DeadLettered)
 	p.books.stored()
 	if p.config.OnStored != nil {

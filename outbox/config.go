@@ -76,6 +76,14 @@ type RelayConfig struct {
 	// Default 10 s.
 	DrainLimit time.Duration
 
+	// Signal, if there is one, is run by the relay: it wakes the relay when another process has committed
+	// rows, and [Relay.Wake] passes the hint on while other relays hold buckets. Default: none.
+	Signal Signal
+
+	// Observe, if there is one, is told of every call of Publish, for metrics. It must not block; it is called
+	// from several goroutines.
+	Observe func(Published)
+
 	// Logger gets what changes: a topic fails, a topic recovers, a row is given up. Default
 	// slog.Default().
 	Logger *slog.Logger

@@ -128,7 +128,7 @@ func (d *drain) each(b *batch) (confirmed []Row, out outcome, err error) {
 				continue
 			}
 			if d.work.Err() != nil {
-				return confirmed, stopped, nil // the relay stops; err only says so
+				return confirmed, stopped, nil //nolint:nilerr // the relay stops; err only says so
 			}
 			d.failure(err)
 		}
@@ -228,12 +228,29 @@ func (d *drain) send(rows []Row) (err error) {
 		msg.SetContext(ctx)
 		msgs[i] = msg
 	}
+	began := time.Now()
 	defer func() {
 		if v := recover(); v != nil {
 			err = &classify.PanicError{Value: v, Stack: debug.Stack()}
 		}
+		d.observe(rows, began, err)
 	}()
 	return d.pub.Publish(d.t.name, msgs...)
+}
+
+func (d *drain) observe(rows []Row, began time.Time, err error) {
+	if d.cfg.Observe == nil {
+		return
+	}
+	now := time.Now()
+	p := Published{Topic: d.t.name, Rows: len(rows), Took: now.Sub(began), Err: err}
+	if ahead := time.Duration(d.ahead.Load()); ahead != unknown {
+		there := now.Add(ahead)
+		for i := range rows {
+			p.Age = max(p.Age, there.Sub(rows[i].CreatedAt))
+		}
+	}
+	d.cfg.Observe(p)
 }
 
 // stopError ends the relay.

@@ -338,8 +338,9 @@ func TestO7LostLeaseStopsPublishing(t *testing.T) {
 		pass(8 * time.Second)
 		wantPublished(t, "the second, while the leases hold", b)
 		pass(4 * time.Second)
-		if got := b.published(); len(got) != 10 {
-			t.Errorf("the second, after the lease: published %d, want 10", len(got))
+		// Whether the first one's row was deleted before the cut is open.
+		if got := b.published(); len(got) < 9 || got[len(got)-9] != "t/0001" || got[len(got)-1] != "t/0009" {
+			t.Errorf("the second, after the lease: published %q, want 0001 to 0009 and perhaps 0000 before them", got)
 		}
 		close(hold) // the publish in flight returns; the nine rows behind it are not ours any more
 		pass(time.Minute)

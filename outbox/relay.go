@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,9 @@ const stopGrace = time.Second
 
 // topicsAtOnce bounds one look for topics; the next look goes on behind it.
 const topicsAtOnce = 500
+
+// unknown is the difference of the clocks before the database has told its time.
+const unknown = time.Duration(math.MinInt64)
 
 // promoteAtOnce bounds one move of delayed rows.
 const promoteAtOnce = 1_000
@@ -43,6 +47,7 @@ type Relay struct {
 	tenancy tenancy
 	stats   stats
 	queued  atomic.Int32 // topics that wait for a turn
+	ahead   atomic.Int64 // the database's clock minus ours
 }
 
 // NewRelay checks cfg; its error names each wrong field. The relay does nothing before Run.
@@ -61,12 +66,27 @@ func NewRelay(src Source, pub message.Publisher, cfg RelayConfig) (*Relay, error
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{src: src, pub: pub, cfg: cfg, wake: make(chan struct{}, 1), stats: stats{failing: map[string]Failing{}}}, nil
+	r := &Relay{src: src, pub: pub, cfg: cfg, wake: make(chan struct{}, 1), stats: stats{failing: map[string]Failing{}}}
+	r.ahead.Store(int64(unknown))
+	return r, nil
 }
 
 // Wake tells the relay that rows were committed. It never blocks, and many calls cost no more than one
 // look into the table. It is a hint: rows are found without it, after PollMax at the latest.
+//
+// When other relays may hold the rows' buckets, the hint goes to RelayConfig.Signal as well.
 func (r *Relay) Wake() {
+	r.hint()
+	if r.cfg.Signal == nil {
+		return
+	}
+	if buckets, _ := r.tenancy.counts(time.Now()); buckets < Buckets {
+		r.cfg.Signal.Wake()
+	}
+}
+
+// hint wakes this relay.
+func (r *Relay) hint() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -93,6 +113,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx) // also when a publisher says so
 	defer stop()
 	background.Go(func() { r.housekeep(ctx) })
+	if r.cfg.Signal != nil {
+		background.Go(func() {
+			if err := r.cfg.Signal.Run(ctx, r.hint); err != nil {
+				r.databaseError(ctx, fmt.Errorf("signal; rows are found by the poll: %w", err))
+			}
+		})
+	}
 
 	m := &mainLoop{Relay: r, work: work, topics: map[string]*topic{}, done: make(chan result, r.cfg.Topics), leased: leased}
 	err := m.run(ctx)
@@ -139,6 +166,10 @@ func (r *Relay) lease(work context.Context, stopped <-chan struct{}, leased chan
 		} else {
 			// Counted from before the call, so that the database's expiry is not before ours.
 			r.tenancy.renewed(tenure, began.Add(r.cfg.LeaseTTL))
+			if !tenure.Now.IsZero() {
+				now := time.Now()
+				r.ahead.Store(int64(tenure.Now.Sub(now.Add(-now.Sub(began) / 2))))
+			}
 			if after, _ := r.tenancy.counts(time.Now()); after > before {
 				select {
 				case leased <- struct{}{}:
@@ -190,7 +221,7 @@ func (r *Relay) housekeep(ctx context.Context) {
 				}
 			}
 			if moved > 0 {
-				r.Wake()
+				r.Wake() // the rows' buckets may be others'
 			}
 		}
 		if now := time.Now(); now.Sub(counted) >= backlogEvery {

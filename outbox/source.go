@@ -63,6 +63,8 @@ type Tenure struct {
 	Leases []Lease
 	// Relays is the number of live relays, this one included.
 	Relays int
+	// Now is the database's clock when it answered. The zero time: it is not known.
+	Now time.Time
 }
 
 // Share is the number of buckets that each of so many live relays may hold. All buckets are covered

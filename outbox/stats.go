@@ -21,9 +21,14 @@ const (
 
 // Stats is what a relay knows of itself and of what waits.
 type Stats struct {
-	// Buckets are those that this relay holds now; Relays are the live ones. With 0 buckets and one
-	// relay nothing is published.
+	// Owner names the relay. Buckets are those that it holds now; Relays are the live ones. With 0 buckets
+	// and one relay nothing is published.
+	Owner           string
 	Buckets, Relays int
+
+	// Lost counts the leases that ended while the relay took them for its own: they ran out, or another one
+	// had them.
+	Lost uint64
 
 	// Published rows, Failures of Publish and Buried rows since the relay was made.
 	Published, Failures, Buried uint64
@@ -75,7 +80,9 @@ type stats struct {
 // result.
 func (r *Relay) Stats() Stats {
 	s := Stats{Published: r.stats.published.Load(), Failures: r.stats.failures.Load(), Buried: r.stats.buried.Load()}
+	s.Owner = r.cfg.Owner
 	s.Buckets, s.Relays = r.tenancy.counts(time.Now())
+	s.Lost = r.tenancy.lostOnes()
 	r.stats.mu.Lock()
 	defer r.stats.mu.Unlock()
 	s.Backlog, s.Oldest = r.stats.backlog, r.stats.oldest

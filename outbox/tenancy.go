@@ -17,6 +17,7 @@ type tenancy struct {
 	inUse  [Buckets]int  // grants that have it
 	until  time.Time     // when the leases run out, by our clock
 	relays int
+	gone   uint64 // leases lost
 }
 
 // grant is the buckets that one page may read and publish, with their leases.
@@ -111,8 +112,16 @@ func (t *tenancy) renewed(tenure Tenure, until time.Time) {
 		if l.Bucket < 0 || l.Bucket >= Buckets {
 			continue
 		}
+		if t.held[l.Bucket] && t.leases[l.Bucket] != l {
+			t.gone++ // lost and taken again in between
+		}
 		held[l.Bucket], t.leases[l.Bucket] = true, l
 		count++
+	}
+	for b := range Buckets {
+		if t.held[b] && !held[b] && !until.IsZero() { // the zero time: they were given back
+			t.gone++
+		}
 	}
 	t.held = held
 	// What is above our share is given back: first what nobody uses now.
@@ -133,10 +142,18 @@ func (t *tenancy) lost(leases []Lease) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, l := range leases {
-		if t.leases[l.Bucket] == l {
+		if t.held[l.Bucket] && t.leases[l.Bucket] == l {
 			t.held[l.Bucket] = false
+			t.gone++
 		}
 	}
+}
+
+// lostOnes counts the leases that were lost.
+func (t *tenancy) lostOnes() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.gone
 }
 
 // leaving takes the leases that can be given back now.

@@ -139,7 +139,7 @@ func (m *Memory) Lease(ctx context.Context, owner string, ttl time.Duration) (ou
 			held++
 		}
 	}
-	t := outbox.Tenure{Relays: len(m.relays)}
+	t := outbox.Tenure{Relays: len(m.relays), Now: now}
 	for b, l := range m.leases {
 		if l.owner == owner && now.Before(l.until) {
 			t.Leases = append(t.Leases, outbox.Lease{Bucket: b, Epoch: l.epoch})

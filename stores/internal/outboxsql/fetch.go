@@ -91,9 +91,14 @@ func (s *Source) where(q outbox.Query) (string, []any) {
 		}
 	}
 	if len(q.NotIDs) > 0 {
-		in, idArgs := s.d.in("id", q.NotIDs)
-		from += " AND NOT (" + in + ")"
-		args = append(args, idArgs...)
+		if s.d == postgres {
+			// Hashed, and read from the text once.
+			from += " AND (id IN (SELECT unnest(CAST(CAST(? AS text) AS bigint[])))) IS NOT TRUE"
+			args = append(args, "{"+digits(q.NotIDs)+"}")
+		} else {
+			in, _ := s.d.in("id", q.NotIDs)
+			from += " AND NOT (" + in + ")"
+		}
 	}
 	return from + order, append(args, q.Rows)
 }

@@ -31,7 +31,9 @@ func (s *Source) leases(ctx context.Context, owner string, ttl int64) (outbox.Te
 	if _, err := s.exec(ctx, s.db, "DELETE FROM "+s.relay+" WHERE expires_at <= "+s.d.now()); err != nil {
 		return outbox.Tenure{}, err
 	}
-	relays, err := s.number(ctx, "SELECT count(*) FROM "+s.relay+" WHERE expires_at > "+s.d.now())
+	var relays, now int64
+	err := s.query(ctx, func(scan func(...any) error) (bool, error) { return false, scan(&relays, &now) },
+		"SELECT count(*), "+s.d.micros(s.d.now())+" FROM "+s.relay+" WHERE expires_at > "+s.d.now())
 	if err != nil {
 		return outbox.Tenure{}, err
 	}
@@ -53,7 +55,7 @@ func (s *Source) leases(ctx context.Context, owner string, ttl int64) (outbox.Te
 			}
 		}
 	}
-	return outbox.Tenure{Leases: list, Relays: int(relays)}, nil
+	return outbox.Tenure{Leases: list, Relays: int(relays), Now: time.UnixMicro(now)}, nil
 }
 
 func (s *Source) held(ctx context.Context, owner string) ([]outbox.Lease, error) {

@@ -1,0 +1,145 @@
+// Package parksql is parking.Ledger on any SQL database that stores/* supports. It knows no driver; a store
+// lends it a [DB].
+//
+// Whoever changes what a key holds locks the key's row first, by an UPDATE or by FOR UPDATE, and decides by
+// what it reads under that lock: how many messages there are is in the row. SQLite has one writer at a time.
+package parksql
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/parking"
+	"github.com/headrace-go/headrace/stores/schema"
+)
+
+// DB runs statements, in a transaction or each by itself.
+type DB interface {
+	// Exec returns the number of rows that the statement changed.
+	Exec(ctx context.Context, query string, args ...any) (int64, error)
+	// Query calls row for each row of the answer until it returns false.
+	Query(ctx context.Context, row func(scan func(...any) error) (bool, error), query string, args ...any) error
+}
+
+// Access is what a store lends.
+type Access struct {
+	// DB runs statements by themselves.
+	DB DB
+	// Tx runs f in a transaction of its own that reads what is committed at each statement.
+	Tx func(ctx context.Context, f func(DB) error) error
+	// In makes a DB of a transaction as the store's Once gives it; false: it is none.
+	In func(tx any) (DB, bool)
+	// Explain adds to an error what is wrong with the schema, if that is the cause.
+	Explain func(ctx context.Context, err error) error
+}
+
+// Ledger is a parking.Ledger. It is safe for concurrent use.
+type Ledger struct {
+	Access
+	dialect            schema.Dialect
+	keys, msgs, audit  string // the tables
+	inbox              string
+	now                string // the database's clock in microseconds
+	forUpdate, skipped string // SQLite has neither
+}
+
+var _ parking.Ledger = (*Ledger)(nil)
+
+// New returns a ledger on the tables of n.
+func New(n schema.Names, a Access) *Ledger {
+	l := &Ledger{
+		Access: a, dialect: n.Dialect,
+		keys: n.Table("parked_key"), msgs: n.Table("parked_msg"), audit: n.Table("parked_audit"), inbox: n.Table("inbox"),
+	}
+	switch n.Dialect {
+	case schema.Postgres:
+		l.now = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
+	case schema.MySQL:
+		l.now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+	case schema.SQLite:
+		l.now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)"
+	}
+	if n.Dialect != schema.SQLite {
+		l.forUpdate, l.skipped = " FOR UPDATE", " FOR UPDATE SKIP LOCKED"
+	}
+	return l
+}
+
+// text replaces each ? by what the driver wants.
+func (l *Ledger) text(query string) string {
+	if l.dialect != schema.Postgres {
+		return query
+	}
+	var b strings.Builder
+	b.Grow(len(query) + 16)
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(query, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteByte('$')
+		b.WriteString(strconv.Itoa(n))
+		query = after
+	}
+}
+
+func (l *Ledger) exec(ctx context.Context, db DB, query string, args ...any) (int64, error) {
+	return db.Exec(ctx, l.text(query), args...)
+}
+
+func (l *Ledger) query(ctx context.Context, db DB, row func(scan func(...any) error) (bool, error), query string, args ...any) error {
+	return db.Query(ctx, row, l.text(query), args...)
+}
+
+// one runs a query of at most one row and reports whether there was one.
+func (l *Ledger) one(ctx context.Context, db DB, query string, args, into []any) (found bool, err error) {
+	err = l.query(ctx, db, func(scan func(...any) error) (bool, error) {
+		found = true
+		return false, scan(into...)
+	}, query, args...)
+	return found && err == nil, err
+}
+
+// in is the transaction that a store's Once has given.
+func (l *Ledger) in(tx any) (DB, error) {
+	db, ok := l.In(tx)
+	if !ok {
+		return nil, fmt.Errorf("parking: the transaction is a %T: not one of this store", tx)
+	}
+	return db, nil
+}
+
+// inTx names what failed in a transaction of Once, which still has its connection: nothing more can be asked.
+func inTx(operation, consumer, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("parking: %s key %q of %q: %w", operation, key, consumer, err)
+}
+
+// failed is inTx for what is no part of another transaction, and explains the error.
+func (l *Ledger) failed(ctx context.Context, operation, consumer, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return inTx(operation, consumer, key, l.Explain(ctx, err))
+}
+
+// ofKey names one key.
+const ofKey = " WHERE consumer = ? AND msg_key = ?"
+
+// Unclaim implements parking.Ledger.
+func (l *Ledger) Unclaim(ctx context.Context, tx any, c inbox.Claim) error {
+	db, err := l.in(tx)
+	if err != nil {
+		return err
+	}
+	if _, err := l.exec(ctx, db, "DELETE FROM "+l.inbox+" WHERE consumer = ? AND id = ?", c.Consumer, c.ID); err != nil {
+		return fmt.Errorf("parking: take back claim %q of %q: %w", c.ID, c.Consumer, err)
+	}
+	return nil
+}

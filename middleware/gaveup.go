@@ -17,11 +17,11 @@ type GaveUpError struct {
 	// ErrorType is the kind of the last error, from a bounded set.
 	ErrorType string
 
-	// Attempts is how often the handler ran. It does not count what a shutdown broke off, nor what
-	// earlier processes did.
+	// Attempts is how often the handler ran, as a breaker's probe too. It does not count what a shutdown broke
+	// off, nor what earlier processes and deliveries did.
 	Attempts int
 
-	// FirstFailure and LastFailure are when the first and the last attempt had failed.
+	// FirstFailure and LastFailure are when the first and the last of these had failed.
 	FirstFailure, LastFailure time.Time
 
 	// Err is what the last attempt returned.
@@ -38,3 +38,21 @@ func (e *GaveUpError) Error() string {
 
 // Unwrap returns Err.
 func (e *GaveUpError) Unwrap() error { return e.Err }
+
+// DelayedError is what [Retry] returns for a message that is to be delivered again later: the error asked for a delay
+// that is too long for the lane. It is no failure of the message.
+type DelayedError struct {
+	// After is the delay.
+	After time.Duration
+
+	// Err is what the last attempt returned.
+	Err error
+}
+
+// Error gives the delay and the error.
+func (e *DelayedError) Error() string {
+	return fmt.Sprintf("to be delivered again after %v: %v", e.After, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *DelayedError) Unwrap() error { return e.Err }

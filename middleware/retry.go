@@ -2,10 +2,10 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/cenkalti/backoff/v4"
 
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/internal/flight"
@@ -19,7 +19,8 @@ import (
 //
 //   - Retry: wait by the backoff, try again.
 //   - RetryAfter: wait as long as the error asks, try again.
-//   - Poison, Drop: return a [*GaveUpError] at once. So do the other two when a limit is reached.
+//   - Poison, Drop: return a [*GaveUpError] at once. So do the other two when a limit is reached, unless the
+//     breaker holds the message back.
 //   - Stop: return the error at once, marked by classify.Stop. The attempt does not count.
 //
 // When the message's own context is done, at an attempt's end or during a delay, every error counts as
@@ -60,13 +61,17 @@ func (r *retry) handle(msg *message.Message, h message.HandlerFunc) ([]*message.
 	if ctx.Err() != nil {
 		return nil, classify.Stop(context.Cause(ctx))
 	}
+	p, ok := r.Breaker.enter(ctx, f)
+	if !ok {
+		return nil, classify.Stop(errNotBegun)
+	}
 	kept := !r.ReadOnly && f.Keep(msg)
 	f.StartAttempt()
-	out, err := h(msg)
-	if err != nil {
-		if out, err = r.again(ctx, f, msg, h, err); err != nil {
-			f.Restore(msg)
-		}
+	out, err := r.attempt(msg, h, p)
+	if err == nil {
+		r.Breaker.succeeded(f, p)
+	} else if out, err = r.again(ctx, f, msg, h, p, err); err != nil {
+		f.Restore(msg)
 	}
 	msg.SetContext(ctx)
 	// Not deferred: when the handler ends its goroutine, the stages run once more and need the snapshot.
@@ -76,76 +81,67 @@ func (r *retry) handle(msg *message.Message, h message.HandlerFunc) ([]*message.
 	return out, err
 }
 
+// errNotBegun is why a delivery came to nothing that was held up before its first attempt.
+var errNotBegun = errors.New("ended while it waited for the breaker")
+
+// attempt runs the handler. A permit is given back even if that does not return.
+func (r *retry) attempt(msg *message.Message, h message.HandlerFunc, p pass) (out []*message.Message, err error) {
+	if !p.permit {
+		return h(msg)
+	}
+	returned := false
+	defer func() {
+		if !returned {
+			r.Breaker.proved(p)
+		}
+	}()
+	out, err = h(msg)
+	returned = true
+	return out, err
+}
+
 // again is called when the first attempt failed with err. It runs the others.
 func (r *retry) again(
-	ctx context.Context, f *flight.Flight, msg *message.Message, h message.HandlerFunc, err error,
+	ctx context.Context, f *flight.Flight, msg *message.Message, h message.HandlerFunc, p pass, err error,
 ) ([]*message.Message, error) {
-	now := time.Now()
-	fail := GaveUpError{Attempts: 1, FirstFailure: now, LastFailure: now, Err: err}
-	var steps *backoff.ExponentialBackOff
+	s := series{retry: r, flight: f}
+	s.failed(err)
 	for {
-		result := r.Classifier.Classify(fail.Err)
+		result := r.Classifier.Classify(err)
 		if result.Verdict == classify.VerdictStop || ctx.Err() != nil {
+			r.Breaker.proved(p)
 			f.Attempt--
-			return nil, classify.Stop(fail.Err)
+			return nil, classify.Stop(err)
 		}
-		fail.Verdict, fail.ErrorType = result.Verdict, result.ErrorType
-
-		var delay time.Duration
-		switch {
-		case result.Verdict == classify.VerdictRetryAfter:
-			delay = result.After
-		case result.Verdict == classify.VerdictRetry:
-			if steps == nil {
-				steps = r.backoff()
-			}
-			delay = r.step(steps)
-		}
-		if !r.goesOn(&fail, delay) {
-			return nil, &fail
+		delay, end := s.judge(result, p)
+		if end != nil {
+			return nil, end
 		}
 		if f.IsDraining() {
 			f.Attempt--
-			return nil, classify.Stop(fail.Err)
+			return nil, classify.Stop(err)
 		}
 		if r.OnRetry != nil {
 			r.OnRetry(ctx, RetryEvent{
-				Attempt: fail.Attempts, Delay: delay,
-				Verdict: result.Verdict, ErrorType: result.ErrorType, Err: fail.Err,
+				Attempt: s.fail.Attempts, Delay: delay, Held: s.held,
+				Verdict: result.Verdict, ErrorType: result.ErrorType, Err: err,
 			})
 		}
-		if !f.Sleep(ctx, delay) {
-			return nil, classify.Stop(fail.Err)
+		var ok bool
+		if p, ok = s.wait(ctx, delay); !ok {
+			return nil, classify.Stop(err)
 		}
 
 		msg.SetContext(ctx)
 		f.Restore(msg)
 		f.StartAttempt()
-		out, err := h(msg)
-		if err == nil {
+		var out []*message.Message
+		if out, err = r.attempt(msg, h, p); err == nil {
+			r.Breaker.succeeded(f, p)
 			return out, nil
 		}
-		fail.Attempts++
-		fail.Err, fail.LastFailure = err, time.Now()
+		s.failed(err)
 	}
-}
-
-// goesOn tells whether another attempt is made, delay after the last failure.
-func (r *retry) goesOn(fail *GaveUpError, delay time.Duration) bool {
-	switch fail.Verdict {
-	case classify.VerdictRetry:
-	case classify.VerdictRetryAfter:
-		if delay > r.MaxRetryAfter {
-			return false
-		}
-	default:
-		return false
-	}
-	if fail.Attempts >= r.MaxAttempts {
-		return false
-	}
-	elapsed := fail.LastFailure.Sub(fail.FirstFailure)
-	return r.MaxElapsed == NoLimit || delay <= r.MaxElapsed-elapsed
 }
 
 // exited is the outcome of an attempt that ended its goroutine by runtime.Goexit. There is no other: what
@@ -156,37 +152,10 @@ func (r *retry) exited(ctx context.Context, f *flight.Flight, err error) error {
 		f.Attempt--
 		return classify.Stop(err)
 	}
+	r.Breaker.failedForGood(f, pass{}, result.ErrorType)
 	now := time.Now()
 	return &GaveUpError{
 		Verdict: result.Verdict, ErrorType: result.ErrorType,
 		Attempts: f.Attempt, FirstFailure: now, LastFailure: now, Err: err,
 	}
-}
-
-// backoff returns a fresh backoff. Messages must not share one: each would lengthen the other's delays.
-func (r *retry) backoff() *backoff.ExponentialBackOff {
-	b := &backoff.ExponentialBackOff{
-		InitialInterval:     r.InitialDelay,
-		MaxInterval:         r.MaxDelay,
-		Multiplier:          r.Multiplier,
-		RandomizationFactor: max(r.Jitter, 0),
-		MaxElapsedTime:      0, // never ends by itself: goesOn holds all delays to one limit, RetryAfter's too
-		Stop:                backoff.Stop,
-		Clock:               backoff.SystemClock,
-	}
-	b.Reset()
-	return b
-}
-
-// step takes the next delay, once: what is reported is what is slept.
-func (r *retry) step(b *backoff.ExponentialBackOff) time.Duration {
-	d := b.NextBackOff()
-	if r.Jitter > 0 && d > 0 {
-		d-- // the backoff's random delay may be 1 ns over its range
-	}
-	// The backoff bounds its interval before the jitter, and overflows with a very long one.
-	if d < 0 || d > r.MaxDelay {
-		return r.MaxDelay
-	}
-	return d
 }

@@ -49,6 +49,17 @@ type RetryConfig struct {
 	// reach beyond it is not begun: Retry gives up at once. Default 10 min; NoLimit turns it off.
 	MaxElapsed time.Duration
 
+	// MaxHold is the longest delay asked by an error that is waited for here, in the lane, when the broker can deliver
+	// one message later (brokers.Delivery.Delay). A longer one returns a [*DelayedError], which whoever
+	// settles the delivery has to act on; the runtime does. The messages that follow in its key then
+	// overtake it. The broker's count of deliveries bounds how often: each counts as an attempt, and with
+	// MaxAttempts reached nothing is delayed any more. Default: no limit.
+	MaxHold time.Duration
+
+	// Breaker, if there is one, is asked before each attempt and before a message is given up whose error may
+	// pass; see there. It belongs to one consumer.
+	Breaker *Breaker
+
 	// Classifier judges the errors; nil is the default one.
 	Classifier *classify.Classifier
 
@@ -66,8 +77,11 @@ type RetryConfig struct {
 type RetryEvent struct {
 	// Attempt is the one that failed, 1 is the first.
 	Attempt int
-	// Delay is what is slept now, exactly, unless the message's context ends it.
+	// Delay is what is slept now, exactly, unless the message's context ends it. Then the next attempt waits until
+	// the breaker lets it run, if there is one. A held delivery may go on before.
 	Delay time.Duration
+	// Held says that the attempts are used up, and that nothing else is known to succeed: see [Breaker].
+	Held bool
 	// Verdict is VerdictRetry or VerdictRetryAfter.
 	Verdict classify.Verdict
 	// ErrorType is the kind of error, from a bounded set.
@@ -95,6 +109,8 @@ func (c RetryConfig) Validate() error {
 		return bad("Multiplier", c.Multiplier, "1 or more, or 0 for the default")
 	case c.Jitter != NoJitter && !(c.Jitter >= 0 && c.Jitter <= 1):
 		return bad("Jitter", c.Jitter, "over 0 and at most 1, 0 for the default, or NoJitter")
+	case c.MaxHold < 0:
+		return bad("MaxHold", c.MaxHold, "a positive duration, or 0 for no limit")
 	case c.MaxRetryAfter < 0:
 		return bad("MaxRetryAfter", c.MaxRetryAfter, "a positive duration, or 0 for the default")
 	case c.MaxElapsed < 0 && c.MaxElapsed != NoLimit:

@@ -39,6 +39,11 @@ type Config struct {
 	// broker, so it must be quick. If it panics, that is logged, and DefaultKey decides.
 	Key func(*message.Message) string
 
+	// Successors lets the goroutine that a router started for one delivery go on with the next that may run, if the first
+	// ended without an error and without messages to publish: a new goroutine for each costs as much as all the rest. A
+	// router sees only the first of them, and what it logs or counts is of that one.
+	Successors bool
+
 	// DrainTimeout is how long running handlers get to finish when the router is closed or the context
 	// of its Run ends without a call of Drain. Their contexts are cancelled then. Default 20 s.
 	DrainTimeout time.Duration

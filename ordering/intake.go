@@ -117,6 +117,10 @@ type Stats struct {
 	// the zero time if none is.
 	OldestStart time.Time
 
+	// OldestStored is when the broker stored the oldest of those that are in flight or could be, as far as it
+	// tells; else the zero time.
+	OldestStored time.Time
+
 	// HottestKey is the key of the lane that holds most deliveries, HottestDepth how many these are.
 	// Of equal lanes it may be any.
 	HottestKey   string
@@ -129,8 +133,8 @@ type Stats struct {
 	Draining bool
 }
 
-// Stats returns the intake's state. Its cost grows with the number of lanes, of which there are at
-// most a few windows.
+// Stats returns the intake's state. Its cost grows with the number of lanes and deliveries, of which there
+// are at most a few windows.
 func (in *Intake) Stats() Stats {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -144,6 +148,13 @@ func (in *Intake) Stats() Stats {
 	}
 	if d := l.running.first; d != nil {
 		st.OldestStart = in.epoch.Add(d.started)
+	}
+	for _, first := range [...]*delivery{l.running.first, l.ready.first} {
+		for d := first; d != nil; d = d.next {
+			if at := d.Delivery.Time; !at.IsZero() && (st.OldestStored.IsZero() || at.Before(st.OldestStored)) {
+				st.OldestStored = at
+			}
+		}
 	}
 	for _, ln := range l.byKey {
 		if ln.head == nil {
@@ -159,27 +170,38 @@ func (in *Intake) Stats() Stats {
 
 // dispatch hands what may run to the router, and wakes what may go on. in.mu is held.
 func (in *Intake) dispatch() {
-	for d := in.lanes.next(); d != nil; d = in.lanes.next() {
-		if d.awake != nil {
-			close(d.awake)
-			d.awake = nil
-			continue
-		}
-		d.started = time.Since(in.epoch)
+	for d := in.next(); d != nil; d = in.next() {
 		// Never blocks: the channel has room for as many as can run.
 		d.sub.out <- &d.View
 	}
 }
 
-// finish takes d, which is settled, out of its lane.
-func (in *Intake) finish(d *delivery) {
+// next returns a delivery that may run, and wakes what may go on before it. in.mu is held.
+func (in *Intake) next() *delivery {
+	for d := in.lanes.next(); d != nil; d = in.lanes.next() {
+		if d.awake == nil {
+			d.started = time.Since(in.epoch)
+			return d
+		}
+		close(d.awake)
+		d.awake = nil
+	}
+	return nil
+}
+
+// finish takes d, which is settled, out of its lane. If the caller goes on, it returns a delivery to go on with, or nil if there is none.
+func (in *Intake) finish(d *delivery, goOn bool) (successor *delivery) {
 	in.mu.Lock()
 	in.lanes.finish(d)
+	if goOn {
+		successor = in.successor(d.sub)
+	}
 	in.dispatch()
 	d.sub.changed()
 	dropped := in.takeDropped()
 	in.mu.Unlock()
 	in.giveBack(dropped)
+	return successor
 }
 
 // takeDropped returns the deliveries that giveBack must be called with, outside of in.mu, which is held.

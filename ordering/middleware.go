@@ -17,7 +17,7 @@ import (
 //     its subscription is stopped.
 //   - after a panic or runtime.Goexit likewise. The panic goes on.
 //
-// Then its lane goes on. A delivery whose context was done before h is called is released, and h is not called.
+// Then its lane goes on; with Config.Successors, the caller's goroutine goes on with it. A delivery whose context was done before h is called is released, and h is not called.
 func (in *Intake) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		d := deliveryOf(msg.Context())
@@ -27,22 +27,41 @@ func (in *Intake) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if d.entered { // the middleware was added twice: the outer one does it all
 			return h(msg)
 		}
-		d.entered = true
-		if d.ended() {
-			d.Release()
-			in.finish(d)
-			return nil, nil
-		}
-		return in.run(d, msg, h)
+		return in.handle(d, msg, h)
 	}
 }
 
+// handle runs d, and those that come after it in the same goroutine.
+func (in *Intake) handle(d *delivery, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	router := msg.Context()
+	for more := in.successors(); ; more-- {
+		d.entered = true
+		var next *delivery
+		if d.ended() {
+			d.Release()
+			next = in.finish(d, more > 0)
+		} else {
+			outputs, err := in.run(d, msg, h)
+			if err != nil || len(outputs) > 0 {
+				return outputs, err
+			}
+			next = in.finish(d, more > 0)
+		}
+		if next == nil {
+			return nil, nil
+		}
+		d, msg = next, &next.View
+		msg.SetContext(&succession{delivery: d, router: router})
+	}
+}
+
+// run runs and settles d, which it has finished too if it returns messages or an error.
 func (in *Intake) run(d *delivery, msg *message.Message, h message.HandlerFunc) (outputs []*message.Message, err error) {
 	returned := false
 	defer func() {
 		if !returned { // a panic, or runtime.Goexit
 			d.fail()
-			in.finish(d)
+			in.finish(d, false)
 		}
 	}()
 	outputs, err = h(msg)
@@ -59,7 +78,9 @@ func (in *Intake) run(d *delivery, msg *message.Message, h message.HandlerFunc) 
 			d.Ack()
 		}
 	}
-	in.finish(d)
+	if err != nil || len(outputs) > 0 {
+		in.finish(d, false)
+	}
 	return outputs, err
 }
 
@@ -80,6 +101,6 @@ func (in *Intake) settleWithView(d *delivery, msg *message.Message) {
 		case <-nacked:
 			d.fail()
 		}
-		in.finish(d)
+		in.finish(d, false)
 	}()
 }

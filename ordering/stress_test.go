@@ -30,6 +30,7 @@ func TestHostileSchedule(t *testing.T) {
 		CancelGrace: time.Minute,
 	}
 	cfg.Concurrency = 1 + rng.IntN(cfg.Window)
+	cfg.Successors = rng.IntN(2) == 0
 	intake := newIntake(t, cfg)
 	src := newSource()
 	type lane struct {

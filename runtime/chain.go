@@ -23,6 +23,7 @@ type line struct {
 	consumer   *Consumer
 	intake     *ordering.Intake
 	poison     *poison.Poison
+	breaker    *middleware.Breaker
 	telemetry  *telemetry.Consumer
 	subscriber message.Subscriber // decorated by the intake
 }
@@ -39,6 +40,7 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 		Concurrency:  concurrency,
 		Key:          cfg.Key,
 		DrainTimeout: r.config.DrainTimeout,
+		Successors:   true, // there is no stage outside but our own
 		Logger:       r.config.Logger,
 	})
 	if err != nil {
@@ -68,6 +70,10 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 	if err := dead.Check(cfg.Topic); err != nil && !c.readsDeadLetters() {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
 	}
+	breaker, err := c.newBreaker(intake, tel)
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
+	}
 	sub, err := r.config.Broker.Subscriber(brokers.Subscription{Consumer: cfg.Name, Topic: cfg.Topic, Window: window})
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: open the subscription to %s: %w", cfg.Name, cfg.Topic, err)
@@ -76,7 +82,9 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
 	}
-	return &line{consumer: c, intake: intake, poison: dead, telemetry: tel, subscriber: decorated}, nil
+	l := &line{consumer: c, intake: intake, poison: dead, breaker: breaker, telemetry: tel, subscriber: decorated}
+	c.operator.attach(l)
+	return l, nil
 }
 
 // stages returns the consumer's middleware, outermost first. The order is the architecture: see DESIGN.md.
@@ -87,6 +95,8 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 		retryConfig.Classifier = c.config.Classifier
 	}
 	retryConfig.OnRetry = c.retried(l, retryConfig.OnRetry)
+	retryConfig.Breaker = l.breaker
+	retryConfig.MaxHold = max(c.config.MaxHold, 0) // Off: no limit
 	retryConfig.ReadOnly = retryConfig.ReadOnly || c.readOnly()
 	retry, err := middleware.Retry(retryConfig)
 	if err != nil {
@@ -103,8 +113,8 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 			Identify: c.identify,
 		}),
 	}
-	if limit := c.runtime.config.Broker.Capabilities().PatienceLimit; limit > 0 {
-		stages = append(stages, holdFor(limit*8/10))
+	if limit := holdLimit(c.runtime.config.Broker.Capabilities()); limit > 0 {
+		stages = append(stages, holdFor(limit))
 	}
 	stages = append(stages,
 		c.settle,
@@ -125,8 +135,11 @@ func settled(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		growStack(0)
 		_, err := h(msg)
-		if f := flight.From(msg.Context()); f != nil && (f.Settlement() == flight.Acked || f.Settlement() == flight.Released) {
-			err = nil
+		if f := flight.From(msg.Context()); f != nil {
+			switch f.Settlement() {
+			case flight.Acked, flight.Released, flight.Delayed:
+				err = nil
+			}
 		}
 		return nil, err
 	}
@@ -177,9 +190,18 @@ func (c *Consumer) readsDeadLetters() bool {
 // observe is what telemetry reads of the consumer when metrics are collected.
 func (l *line) observe() telemetry.ConsumerStats {
 	s := l.intake.Stats()
-	stats := telemetry.ConsumerStats{InFlight: s.InFlight, Waiting: s.Waiting, Blocked: l.poison.Blocked()}
+	b := l.breaker.Stats()
+	stats := telemetry.ConsumerStats{
+		InFlight: s.InFlight, Waiting: s.Waiting, Blocked: l.poison.Blocked(),
+		Held: b.Held + b.Waiting, Paused: len(s.Paused) > 0,
+	}
 	if !s.OldestStart.IsZero() {
 		stats.Oldest = time.Since(s.OldestStart)
+	}
+	caps := l.consumer.runtime.config.Broker.Capabilities()
+	if stats.AgeKnown = !s.OldestStored.IsZero(); stats.AgeKnown {
+		stats.OldestAge = max(time.Since(s.OldestStored), 0) // the broker's clock may be ahead of ours
+		stats.RetentionMargin, stats.MarginKnown = caps.Retention-stats.OldestAge, caps.Retention > 0
 	}
 	cfg := &l.consumer.config
 	if broker, ok := l.consumer.runtime.config.Broker.(brokers.Lagger); ok {
@@ -201,6 +223,14 @@ func (c *Consumer) bounds(caps brokers.Capabilities) (window, concurrency int) {
 		}
 	}
 	return window, concurrency
+}
+
+// holdLimit is how long a delivery may be held: 80 % of what the broker puts up with; 0 is for ever.
+func holdLimit(caps brokers.Capabilities) time.Duration {
+	if caps.ExtendsPatience {
+		return caps.PatienceLimit * 8 / 10
+	}
+	return caps.Patience * 8 / 10
 }
 
 // holdFor ends the context of a delivery after limit, so that it is released before the broker's own hard

@@ -72,6 +72,16 @@ type Policy struct {
 	// middleware's default: 5 runs within about 2 s.
 	Retry middleware.RetryConfig
 
+	// Breaker tells an outage from messages that cannot be handled, for each consumer by itself: in an outage
+	// intake pauses and nothing is dead-lettered. Breaker.Off switches it off. A consumer's own replaces
+	// the runtime's as a whole. Its zero value is middleware's default.
+	Breaker middleware.BreakerConfig
+
+	// MaxHold is the longest delay that an error may ask for (classify.RetryAfter) and that is waited for with
+	// the key held. After a longer one the broker delivers the message again, where it can delay a single
+	// message, and those that follow in its key overtake it. Default 1 min; Off: the key is always held.
+	MaxHold time.Duration
+
 	// Timeout limits one run of a handler; with HandleTx it starts after BEGIN. Its context ends then;
 	// a handler that goes on keeps its key. Default 30 s; Off: no limit.
 	Timeout time.Duration
@@ -115,6 +125,7 @@ const (
 	defaultStallAfter          = 5 * time.Minute
 	defaultDeadLetterRetention = 7 * 24 * time.Hour
 	defaultTimeout             = 30 * time.Second
+	defaultMaxHold             = time.Minute
 	defaultWindow              = 1024
 	defaultConcurrency         = 64
 )
@@ -170,6 +181,9 @@ func (p Policy) validate(owner string) error {
 	if p.Timeout < 0 && p.Timeout != Off {
 		bad("Timeout", p.Timeout, "want a duration above zero, or Off")
 	}
+	if p.MaxHold < 0 && p.MaxHold != Off {
+		bad("MaxHold", p.MaxHold, "want a duration above zero, or Off")
+	}
 	if p.Window < 0 {
 		bad("Window", p.Window, "want a number above zero")
 	}
@@ -192,6 +206,12 @@ func (p Policy) validate(owner string) error {
 	if err := p.Retry.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("%s.Retry: %w", owner, err))
 	}
+	if p.Retry.Breaker != nil {
+		bad("Retry.Breaker", "set", "want nil: each consumer has its own, see Breaker")
+	}
+	if err := p.Breaker.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("%s.Breaker: %w", owner, err))
+	}
 	return errors.Join(errs...)
 }
 
@@ -201,6 +221,8 @@ func (p Policy) over(base Policy) Policy {
 	if reflect.ValueOf(p.Retry).IsZero() {
 		p.Retry = base.Retry
 	}
+	p.Breaker = first(p.Breaker, base.Breaker)
+	p.MaxHold = first(p.MaxHold, base.MaxHold, defaultMaxHold)
 	p.Timeout = first(p.Timeout, base.Timeout, defaultTimeout)
 	p.Window = first(p.Window, base.Window)
 	p.Concurrency = first(p.Concurrency, base.Concurrency)

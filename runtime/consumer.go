@@ -21,6 +21,8 @@ type Consumer struct {
 	routes  map[string]*route
 	counts  counts
 	errs    []error
+
+	operator operator
 }
 
 // ConsumerConfig describes a consumer. Name and Topic are required.

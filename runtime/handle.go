@@ -33,7 +33,7 @@ func Handle[T any](c *Consumer, eventType string, fn func(context.Context, T) er
 // or not at all, so that a message delivered twice takes effect once. fn neither commits nor rolls back.
 //
 // The time limit of fn starts after BEGIN and the claim. Each attempt has a transaction of its own. What is
-// not done in time is rolled back, even if fn returns nil.
+// not done in time is rolled back, even if fn returns nil. With [inbox.Grouped] messages share transactions.
 func HandleTx[Tx, T any](c *Consumer, eventType string, store inbox.Store[Tx], fn func(context.Context, Tx, T) error) {
 	if isNil(store) {
 		c.reject(fmt.Errorf("consumer %q: the store of the handler for %q is nil", c.config.Name, eventType))
@@ -44,7 +44,14 @@ func HandleTx[Tx, T any](c *Consumer, eventType string, store inbox.Store[Tx], f
 		if err != nil {
 			return err
 		}
+		ran := false
 		return inbox.Run(ctx, store, msg, func(ctx context.Context, tx Tx) error {
+			if ran { // in a group that was rolled back: what it did to its event is undone as well
+				if v, _, err = event.Decode[T](c.config.Decoder, msg); err != nil {
+					return err
+				}
+			}
+			ran = true
 			return c.limited(ctx, func(ctx context.Context) error { return inTime(ctx, fn(ctx, tx, v)) })
 		})
 	}})
@@ -133,7 +140,14 @@ func HandleDeadLettersTx[Tx any](c *Consumer, store inbox.Store[Tx], fn func(con
 		if err != nil {
 			return err
 		}
+		ran := false
 		return inbox.Run(msg.Context(), store, msg, func(ctx context.Context, tx Tx) error {
+			if ran { // as with HandleTx
+				if record, err = poison.Parse(msg); err != nil {
+					return err
+				}
+			}
+			ran = true
 			return c.limited(ctx, func(ctx context.Context) error { return inTime(ctx, fn(ctx, tx, record)) })
 		})
 	}})

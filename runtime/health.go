@@ -52,6 +52,8 @@ type consumerHealth struct {
 	OldestSeconds float64  `json:"oldest_in_flight_seconds"`
 	Paused        []string `json:"paused,omitempty"`
 	DLTBlocked    int      `json:"dead_letters_blocked,omitempty"`
+	Breaker       string   `json:"breaker"`
+	Held          int      `json:"held,omitempty"` // retries used up, but nothing else succeeds; or waiting for the breaker
 }
 
 type healthAnswer struct {
@@ -81,13 +83,15 @@ func (h *health) consumers(now time.Time) []consumerHealth {
 	}
 	all := make([]consumerHealth, 0, len(*lines))
 	for _, l := range *lines {
-		s := l.intake.Stats()
+		s, b := l.intake.Stats(), l.breaker.Stats()
 		c := consumerHealth{
 			Consumer:   l.consumer.config.Name,
 			InFlight:   s.InFlight,
 			Waiting:    s.Waiting,
 			Paused:     s.Paused,
 			DLTBlocked: l.poison.Blocked(),
+			Breaker:    b.State.String(),
+			Held:       b.Held + b.Waiting,
 		}
 		if !s.OldestStart.IsZero() {
 			c.OldestSeconds = now.Sub(s.OldestStart).Seconds()

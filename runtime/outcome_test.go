@@ -272,18 +272,27 @@ func TestExhaustedAndPanickingHandlersAreDeadLetteredAndTheKeyGoesOn(t *testing.
 	b := newBench(t, nil)
 	c := b.rt.Consumer("billing", "orders")
 	var order3 atomic.Bool
+	var runs atomic.Int64
+	vouched := make(chan struct{})
 	runtime.Handle(c, "order.placed", func(_ context.Context, o order) error {
 		switch o.ID {
 		case "1":
+			if runs.Add(1) == 2 {
+				b.publish("orders", placed(t, "other", event.WithKey("another key"))) // succeeds: it is no outage
+				<-vouched
+			}
 			return errBroken
 		case "2":
 			panic("no such luck")
+		case "3":
+			order3.Store(true)
 		}
-		order3.Store(true)
 		return nil
 	})
 	b.publish("orders", placed(t, "1"), placed(t, "2"), placed(t, "3"))
 	b.start()
+	b.eventually("another key succeeds", func() bool { return c.Stats().Effects == 1 })
+	close(vouched)
 	dead := b.dead("orders", 2)
 	b.eventually("the third is handled", order3.Load)
 	b.mustStop()
@@ -393,7 +402,14 @@ func TestR7AttemptsAfterATimeoutHaveALiveContext(t *testing.T) {
 
 func TestTimeoutIsNamedInTheDeadLetter(t *testing.T) {
 	b := newBench(t, func(c *runtime.Config) { c.Timeout = 5 * time.Millisecond })
-	runtime.Handle(b.rt.Consumer("billing", "orders"), "order.placed", func(ctx context.Context, _ order) error {
+	var runs atomic.Int64
+	runtime.Handle(b.rt.Consumer("billing", "orders"), "order.placed", func(ctx context.Context, o order) error {
+		if o.ID == "other" {
+			return nil
+		}
+		if runs.Add(1) == 2 {
+			b.publish("orders", placed(t, "other", event.WithKey("another key"))) // succeeds: it is no outage
+		}
 		<-ctx.Done()
 		return ctx.Err()
 	})

@@ -43,21 +43,18 @@ func (r *Runtime) preflight(ctx context.Context) error {
 
 // checkBroker refuses a retry budget that outlasts the broker's patience.
 func (c *Consumer) checkBroker(caps brokers.Capabilities) error {
-	patience := caps.Patience
-	if caps.ExtendsPatience {
-		patience = caps.PatienceLimit * 8 / 10 // a hold is released before the hard limit
-	}
+	patience := holdLimit(caps)
 	if patience == 0 {
 		return nil
 	}
 	budget := c.config.Retry.Budget()
 	if budget >= patience {
-		return fmt.Errorf("consumer %q: Retry can hold a message for %v, but the broker %q delivers it again after %v: lower Retry.MaxElapsed or MaxDelay",
-			c.config.Name, budget, caps.System, patience)
+		return fmt.Errorf("consumer %q: Retry can hold a message for %v, but it is given back after %v, before the broker %q delivers it again after %v: lower Retry.MaxElapsed or MaxDelay",
+			c.config.Name, budget, patience, caps.System, first(caps.PatienceLimit, caps.Patience))
 	}
 	if c.config.Timeout != Off && c.config.Timeout >= patience {
-		return fmt.Errorf("consumer %q: Timeout is %v, but the broker %q delivers a message again after %v: lower Timeout",
-			c.config.Name, c.config.Timeout, caps.System, patience)
+		return fmt.Errorf("consumer %q: Timeout is %v, but a message is given back after %v, before the broker %q delivers it again after %v: lower Timeout",
+			c.config.Name, c.config.Timeout, patience, caps.System, first(caps.PatienceLimit, caps.Patience))
 	}
 	return nil
 }

@@ -244,6 +244,9 @@ func (u *run) watch(ctx context.Context, c *Consumer, h *message.Handler) {
 // drain ends what start began, in the opposite order, and joins what went wrong.
 func (u *run) drain(ctx context.Context) error {
 	errs := u.drainIntakes(ctx)
+	for _, l := range u.lines {
+		l.breaker.Close()
+	}
 	if u.stopParts != nil {
 		u.stopParts()
 	}

@@ -25,6 +25,7 @@ func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
 			c.runtime.config.Logger.LogAttrs(ctx, levelDebug, "message dropped", c.attrs(f, err)...)
 		}
 		receipt := f.Receipt()
+		delayed, isDelayed := errors.AsType[*middleware.DelayedError](err)
 		switch {
 		case verdict <= classify.VerdictDrop && receipt != flight.NoReceipt:
 			f.Ack()
@@ -35,6 +36,8 @@ func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
 			// Shutdown, a revoked partition or the end of a hold: not a failure, and never a nack,
 			// which some adapters answer with a resend loop (fault S5).
 			f.Release()
+		case isDelayed:
+			f.Delay(delayed.After)
 		case verdict == classify.VerdictStop:
 			f.Release()
 			c.runtime.stop(fmt.Errorf("consumer %s was asked to stop by the handling of %s: %w", c.config.Name, f.ID, err))

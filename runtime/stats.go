@@ -15,6 +15,7 @@ type Stats struct {
 	Ignored      int64 // no handler for the type
 	Dropped      int64 // the handler's error said Drop
 	DeadLettered int64 // the dead letter is stored
+	Delayed      int64 // to be delivered again later, as its error asked
 	Released     int64 // given back without a verdict: shutdown, a lost partition, the end of a hold
 	Retries      int64 // attempts beyond the first
 }
@@ -30,6 +31,7 @@ func (c *Consumer) Stats() Stats {
 		Ignored:      n(flight.Ignored),
 		Dropped:      n(flight.Dropped),
 		DeadLettered: n(flight.DeadLettered),
+		Delayed:      c.counts.delayed.Load(),
 		Released:     c.counts.released.Load(),
 		Retries:      c.counts.retries.Load(),
 	}
@@ -37,16 +39,19 @@ func (c *Consumer) Stats() Stats {
 
 // counts is the live form of Stats.
 type counts struct {
-	deliveries, released, retries atomic.Int64
-	receipts                      [flight.DeadLettered + 1]atomic.Int64
+	deliveries, delayed, released, retries atomic.Int64
+	receipts                               [flight.DeadLettered + 1]atomic.Int64
 }
 
 // settled counts a delivery by what it was settled with.
 func (n *counts) settled(f *flight.Flight) {
 	n.deliveries.Add(1)
-	if f.Settlement() == flight.Acked {
+	switch f.Settlement() {
+	case flight.Acked:
 		n.receipts[f.Receipt()].Add(1)
-		return
+	case flight.Delayed:
+		n.delayed.Add(1)
+	default:
+		n.released.Add(1)
 	}
-	n.released.Add(1)
 }

@@ -177,6 +177,7 @@ type metrics struct {
 	redeliveries      metric.Int64Counter
 	duplicates        metric.Int64Counter
 	deadLetters       metric.Int64Counter
+	pauses            metric.Int64Counter
 }
 
 func newMetrics(meter metric.Meter) (metrics, error) {
@@ -208,6 +209,7 @@ func newMetrics(meter metric.Meter) (metrics, error) {
 		redeliveries:      counter(redeliveries),
 		duplicates:        counter(duplicates),
 		deadLetters:       counter(deadLetters),
+		pauses:            counter(pauses),
 	}
 	return m, errors.Join(errs...)
 }

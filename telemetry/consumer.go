@@ -309,6 +309,9 @@ func (c *Consumer) outcome(f *flight.Flight, d *delivery, before context.Context
 	}
 	// A nack ends the context of some adapters' messages, so the context tells of a release only as
 	// long as nothing was settled.
+	if settlement == flight.Delayed {
+		return outcomeDelayed, ""
+	}
 	if settlement == flight.Released || settlement == flight.Unsettled && before.Err() != nil {
 		return outcomeReleased, ""
 	}

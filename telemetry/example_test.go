@@ -149,4 +149,5 @@ func ExampleConsumer_Observe() {
 	// headrace.consumer.in_flight 3
 	// headrace.consumer.waiting 0
 	// headrace.consumer.blocked 0
+	// headrace.consumer.held 0
 }

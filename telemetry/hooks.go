@@ -2,9 +2,12 @@ package telemetry
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -39,6 +42,12 @@ func (c *Consumer) DeadLettered(ctx context.Context, errorType, text string) {
 		options := c.ownOf(ctx, d).get("", errorType)
 		c.t.metrics.deadLetters.Add(ctx, 1, options.add...)
 	}
+}
+
+// Paused counts a pause of the intake by the breaker. cause is one of a few words.
+func (c *Consumer) Paused(ctx context.Context, cause string) {
+	attrs := append(slices.Clone(c.destination.own.base), keyPauseCause.String(cause))
+	c.t.metrics.pauses.Add(ctx, 1, metric.WithAttributeSet(attribute.NewSet(attrs...)))
 }
 
 // ownOf returns the measures of headrace.* for the delivery.

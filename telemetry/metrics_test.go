@@ -58,7 +58,23 @@ func TestMetrics(t *testing.T) {
 		_ = p.Publish("invoices", plain("m3"))
 
 		stop, err := c.Observe(func() telemetry.ConsumerStats {
-			return telemetry.ConsumerStats{InFlight: 3, Waiting: 2, Blocked: 1, Oldest: 1500 * time.Millisecond, Lag: 7, LagKnown: true}
+			return telemetry.ConsumerStats{
+				InFlight: 3, Waiting: 2, Blocked: 1, Oldest: 1500 * time.Millisecond, Held: 2, Paused: true,
+				OldestAge: time.Minute, AgeKnown: true, RetentionMargin: time.Hour, MarginKnown: true, Lag: 7, LagKnown: true,
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Paused(t.Context(), "outage")
+		stopParked, err := c.ObserveParked(func(context.Context) (telemetry.BacklogStats, error) {
+			return telemetry.BacklogStats{Keys: 2, Depth: 5}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stopDead, err := c.ObserveDeadLetters(func(context.Context) (telemetry.BacklogStats, error) {
+			return telemetry.BacklogStats{Depth: 4, Oldest: time.Hour}, nil
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -71,7 +87,7 @@ func TestMetrics(t *testing.T) {
 		}
 		golden(t, "metrics", describeMetrics(k.collect(t)))
 
-		if err := errors.Join(stop(), stopOutbox()); err != nil {
+		if err := errors.Join(stop(), stopOutbox(), stopParked(), stopDead()); err != nil {
 			t.Errorf("stop: %v", err)
 		}
 		for _, name := range []string{"headrace.consumer.in_flight", "headrace.outbox.depth"} {
@@ -209,6 +225,9 @@ func TestObserveRefusesNil(t *testing.T) {
 	k := newBundle(t, telemetry.Config{})
 	if _, err := k.Consumer(telemetry.ConsumerConfig{Consumer: "billing"}).Observe(nil); err == nil || !strings.Contains(err.Error(), "billing") {
 		t.Errorf("got error %v, want one that names the consumer", err)
+	}
+	if _, err := k.Consumer(telemetry.ConsumerConfig{Consumer: "billing"}).ObserveParked(nil); err == nil || !strings.Contains(err.Error(), "parked") {
+		t.Errorf("ObserveParked(nil) = %v, want an error that says so", err)
 	}
 	if _, err := k.ObserveOutbox("main", nil); err == nil || !strings.Contains(err.Error(), "main") {
 		t.Errorf("got error %v, want one that names the outbox", err)

@@ -22,6 +22,18 @@ type ConsumerStats struct {
 	// Blocked is the number of deliveries that are held because their dead letter cannot be written.
 	Blocked int
 
+	// Held is the number of deliveries that have used up their retries while nothing else is known to
+	// succeed, or that wait until the breaker lets them run.
+	Held int
+
+	// Paused says that the intake is paused, whatever the reason.
+	Paused bool
+
+	// OldestAge is the time since the broker stored the oldest message that is held, RetentionMargin what is
+	// left until the broker may delete it. They are reported only if known.
+	OldestAge, RetentionMargin time.Duration
+	AgeKnown, MarginKnown      bool
+
 	// Lag is the number of messages that the broker has for the consumer and has not delivered.
 	// It is reported only if LagKnown.
 	Lag      int64
@@ -35,11 +47,25 @@ type OutboxStats struct {
 	Oldest time.Duration
 }
 
+// BacklogStats is how something stands that waits for people, at one moment.
+type BacklogStats struct {
+	// Depth is the number of messages, and Keys of their keys where these matter.
+	Depth, Keys int64
+
+	// Oldest is the age of the oldest; 0 without one.
+	Oldest time.Duration
+}
+
 // observables are the instruments that are read when the metrics are collected.
 type observables struct {
-	inFlight, waiting, blocked   metric.Int64ObservableUpDownCounter
-	lag, outboxDepth             metric.Int64ObservableGauge
+	inFlight, waiting            metric.Int64ObservableUpDownCounter
+	blocked, held                metric.Int64ObservableUpDownCounter
+	lag, paused, outboxDepth     metric.Int64ObservableGauge
+	parkedKeys, parkedMessages   metric.Int64ObservableGauge
+	deadLetterDepth              metric.Int64ObservableGauge
 	oldestInFlight, outboxOldest metric.Float64ObservableGauge
+	oldestAge, retentionMargin   metric.Float64ObservableGauge
+	deadLetterOldest             metric.Float64ObservableGauge
 }
 
 func newObservables(meter metric.Meter) (observables, error) {
@@ -68,10 +94,20 @@ func newObservables(meter metric.Meter) (observables, error) {
 		inFlight:       upDown(inFlight),
 		waiting:        upDown(waiting),
 		blocked:        upDown(blocked),
+		held:           upDown(held),
+		paused:         count(paused),
+		parkedKeys:     count(parkedKeys),
+		parkedMessages: count(parkedMessages),
 		oldestInFlight: age(oldestInFlight),
+		oldestAge:      age(oldestAge),
 		lag:            count(lag),
-		outboxDepth:    count(outboxDepth),
-		outboxOldest:   age(outboxOldest),
+
+		retentionMargin:  age(retentionMargin),
+		deadLetterDepth:  count(deadLetterDepth),
+		deadLetterOldest: age(deadLetterOldest),
+
+		outboxDepth:  count(outboxDepth),
+		outboxOldest: age(outboxOldest),
 	}
 	return o, errors.Join(errs...)
 }
@@ -89,16 +125,31 @@ func (c *Consumer) Observe(read func() ConsumerStats) (stop func() error, err er
 		observer.ObserveInt64(o.inFlight, int64(s.InFlight), attrs)
 		observer.ObserveInt64(o.waiting, int64(s.Waiting), attrs)
 		observer.ObserveInt64(o.blocked, int64(s.Blocked), attrs)
+		observer.ObserveInt64(o.held, int64(s.Held), attrs)
+		observer.ObserveInt64(o.paused, boolToInt(s.Paused), attrs)
 		observer.ObserveFloat64(o.oldestInFlight, s.Oldest.Seconds(), attrs)
+		if s.AgeKnown {
+			observer.ObserveFloat64(o.oldestAge, s.OldestAge.Seconds(), attrs)
+		}
+		if s.MarginKnown {
+			observer.ObserveFloat64(o.retentionMargin, s.RetentionMargin.Seconds(), attrs)
+		}
 		if s.LagKnown {
 			observer.ObserveInt64(o.lag, s.Lag, attrs)
 		}
 		return nil
-	}, o.inFlight, o.waiting, o.blocked, o.oldestInFlight, o.lag)
+	}, o.inFlight, o.waiting, o.blocked, o.held, o.paused, o.oldestInFlight, o.oldestAge, o.retentionMargin, o.lag)
 	if err != nil {
 		return nil, fmt.Errorf("observe consumer %s: %w", c.config.Consumer, err)
 	}
 	return registration.Unregister, nil
+}
+
+func boolToInt(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // ObserveOutbox reports read's answer whenever the metrics are collected, until stop is called, with name
@@ -125,6 +176,47 @@ func (t *Telemetry) ObserveOutbox(name string, read func(context.Context) (Outbo
 	}, o.outboxDepth, o.outboxOldest)
 	if err != nil {
 		return nil, fmt.Errorf("observe outbox %q: %w", name, err)
+	}
+	return registration.Unregister, nil
+}
+
+// ObserveParked reports read's answer about the consumer's parked keys whenever the metrics are collected, until stop is
+// called. read may query the database, as in [Telemetry.ObserveOutbox].
+func (c *Consumer) ObserveParked(read func(context.Context) (BacklogStats, error)) (stop func() error, err error) {
+	o := &c.t.observables
+	return c.observeBacklog("parked keys", read, func(observer metric.Observer, s BacklogStats, attrs metric.ObserveOption) {
+		observer.ObserveInt64(o.parkedKeys, s.Keys, attrs)
+		observer.ObserveInt64(o.parkedMessages, s.Depth, attrs)
+	}, o.parkedKeys, o.parkedMessages)
+}
+
+// ObserveDeadLetters reports read's answer about the consumer's dead letters that nobody has dealt with, as
+// [Consumer.ObserveParked].
+func (c *Consumer) ObserveDeadLetters(read func(context.Context) (BacklogStats, error)) (stop func() error, err error) {
+	o := &c.t.observables
+	return c.observeBacklog("dead letters", read, func(observer metric.Observer, s BacklogStats, attrs metric.ObserveOption) {
+		observer.ObserveInt64(o.deadLetterDepth, s.Depth, attrs)
+		observer.ObserveFloat64(o.deadLetterOldest, s.Oldest.Seconds(), attrs)
+	}, o.deadLetterDepth, o.deadLetterOldest)
+}
+
+func (c *Consumer) observeBacklog(what string, read func(context.Context) (BacklogStats, error),
+	report func(metric.Observer, BacklogStats, metric.ObserveOption), instruments ...metric.Observable,
+) (stop func() error, err error) {
+	if read == nil {
+		return nil, fmt.Errorf("observe the %s of consumer %s: read is nil: want a function", what, c.config.Consumer)
+	}
+	attrs := metric.WithAttributeSet(attribute.NewSet(c.destination.own.base...))
+	registration, err := c.t.meter.RegisterCallback(func(ctx context.Context, observer metric.Observer) error {
+		s, err := read(ctx)
+		if err != nil {
+			return fmt.Errorf("observe the %s of consumer %s: %w", what, c.config.Consumer, err)
+		}
+		report(observer, s, attrs)
+		return nil
+	}, instruments...)
+	if err != nil {
+		return nil, fmt.Errorf("observe the %s of consumer %s: %w", what, c.config.Consumer, err)
 	}
 	return registration.Unregister, nil
 }

@@ -54,6 +54,7 @@ const (
 	keyRetryDelay      = attribute.Key("headrace.retry.delay")
 	keyDeliveryCount   = attribute.Key("headrace.delivery.count")
 	keyOutbox          = attribute.Key("headrace.outbox.name")
+	keyPauseCause      = attribute.Key("headrace.pause.cause")
 )
 
 // Values of messaging.operation.name and .type, and beginnings of span names.
@@ -78,6 +79,7 @@ const (
 const (
 	outcomeFailed   = "failed"
 	outcomeReleased = "released"
+	outcomeDelayed  = "delayed"
 )
 
 // Names of span events.
@@ -90,6 +92,8 @@ const (
 const (
 	unitSeconds  = "s"
 	unitMessages = "{message}"
+	unitPauses   = "{pause}"
+	unitKeys     = "{key}"
 )
 
 // instrument is what one metric is called.
@@ -154,6 +158,42 @@ var (
 	blocked = instrument{
 		"headrace.consumer.blocked", unitMessages,
 		"Number of deliveries held because their dead letter cannot be written.",
+	}
+	held = instrument{
+		"headrace.consumer.held", unitMessages,
+		"Number of deliveries that used up their retries while nothing else succeeds, or wait for the breaker.",
+	}
+	paused = instrument{
+		"headrace.consumer.paused", unitPauses,
+		"1 while the intake is paused, for whatever reason, else 0.",
+	}
+	oldestAge = instrument{
+		"headrace.consumer.oldest_age", unitSeconds,
+		"Time since the broker stored the oldest message that is held.",
+	}
+	retentionMargin = instrument{
+		"headrace.consumer.retention_margin", unitSeconds,
+		"Time until the broker may delete the oldest message that is held, unhandled.",
+	}
+	parkedKeys = instrument{
+		"headrace.parked.keys", unitKeys,
+		"Number of keys that are parked behind a dead letter.",
+	}
+	parkedMessages = instrument{
+		"headrace.parked.messages", unitMessages,
+		"Number of messages that are parked.",
+	}
+	deadLetterDepth = instrument{
+		"headrace.dead_letters.depth", unitMessages,
+		"Number of dead letters that nobody has dealt with.",
+	}
+	deadLetterOldest = instrument{
+		"headrace.dead_letters.oldest", unitSeconds,
+		"Age of the oldest dead letter that nobody has dealt with.",
+	}
+	pauses = instrument{
+		"headrace.consumer.pauses", unitPauses,
+		"Number of times that the breaker paused the intake.",
 	}
 	outboxDepth = instrument{
 		"headrace.outbox.depth", unitMessages,

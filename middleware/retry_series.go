@@ -1,0 +1,186 @@
+package middleware
+
+import (
+	"context"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"github.com/headrace-go/headrace/classify"
+	"github.com/headrace-go/headrace/internal/flight"
+)
+
+// series is the failures of one message and what follows from them.
+type series struct {
+	*retry
+	flight *flight.Flight
+	fail   GaveUpError // all attempts
+
+	// What counts for the limits: the attempts since the breaker last held the message up.
+	attempts int
+	since    time.Time // the first of their failures
+	steps    *backoff.ExponentialBackOff
+
+	first    uint64 // the breaker's clock of the first failure since then
+	hasFirst bool
+
+	held  bool // the limits are reached, and nothing vouches for it that the message is at fault
+	holds *backoff.ExponentialBackOff
+}
+
+// failed counts an attempt that returned err.
+func (s *series) failed(err error) {
+	now := time.Now()
+	s.fail.Attempts++
+	s.fail.Err, s.fail.LastFailure = err, now
+	if s.fail.Attempts == 1 {
+		s.fail.FirstFailure = now
+	}
+	if s.attempts++; s.attempts == 1 {
+		s.since = now
+	}
+}
+
+// judge reports the failure, whose classification is result, to the breaker, and tells how long to wait before the
+// next attempt, or the error to end with.
+func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
+	s.fail.Verdict, s.fail.ErrorType = result.Verdict, result.ErrorType
+	switch result.Verdict {
+	case classify.VerdictRetry, classify.VerdictRetryAfter:
+	case classify.VerdictPoison:
+		s.Breaker.failedForGood(s.flight, p, result.ErrorType)
+		return 0, &s.fail
+	default:
+		s.Breaker.dropped(p)
+		return 0, &s.fail
+	}
+	if clock := s.Breaker.failed(s.flight, p, result.ErrorType); !s.hasFirst {
+		s.first, s.hasFirst = clock, true
+	}
+	if s.leavesLane(result) {
+		return 0, &DelayedError{After: result.After, Err: s.fail.Err}
+	}
+	if !s.held {
+		if delay, ok := s.within(result); ok {
+			return delay, nil
+		}
+	}
+	if !s.Breaker.mayGiveUp(s.flight, s.first) {
+		s.held = true
+		return s.holdFor(result), nil
+	}
+	if s.held {
+		// It may have failed for no other reason than those that fail no longer: it gets one full series
+		// to show.
+		s.restart()
+		if delay, ok := s.within(result); ok {
+			return delay, nil
+		}
+	}
+	s.Breaker.gaveUp()
+	return 0, &s.fail
+}
+
+// leavesLane tells whether the error asks for a delay that the broker is to keep.
+func (s *series) leavesLane(result classify.Result) bool {
+	return result.Verdict == classify.VerdictRetryAfter && s.MaxHold > 0 && result.After > s.MaxHold &&
+		result.After <= s.MaxRetryAfter && s.flight.CanDelay() &&
+		s.deliveries()+s.fail.Attempts < s.MaxAttempts
+}
+
+// deliveries is how often the broker has delivered the message before.
+func (s *series) deliveries() int { return max(s.flight.Delivery.Count-1, 0) }
+
+// within gives the delay before the next attempt, if one is within the limits.
+func (s *series) within(result classify.Result) (time.Duration, bool) {
+	if s.attempts >= s.MaxAttempts {
+		return 0, false
+	}
+	delay := result.After
+	if result.Verdict == classify.VerdictRetry {
+		if s.steps == nil {
+			s.steps = newBackoff(s.InitialDelay, s.MaxDelay, s.Multiplier, max(s.Jitter, 0))
+		}
+		delay = s.step(s.steps)
+	} else if delay > s.MaxRetryAfter || s.asksAgain(result) {
+		return 0, false
+	}
+	elapsed := s.fail.LastFailure.Sub(s.since)
+	return delay, s.MaxElapsed == NoLimit || delay <= s.MaxElapsed-elapsed
+}
+
+// asksAgain tells that the broker has kept delays for the message as often as there are attempts.
+func (s *series) asksAgain(result classify.Result) bool {
+	return s.MaxHold > 0 && result.After > s.MaxHold && s.flight.CanDelay() &&
+		s.deliveries()+s.fail.Attempts >= s.MaxAttempts
+}
+
+// holdFor gives the delay before a message that is held is tried again.
+func (s *series) holdFor(result classify.Result) time.Duration {
+	c := &s.Breaker.config
+	if s.holds == nil {
+		s.holds = newBackoff(c.ProbeDelay, c.MaxProbeDelay, 2, 0.2)
+	}
+	delay := s.holds.NextBackOff()
+	if delay < 0 || delay > c.MaxProbeDelay {
+		delay = c.MaxProbeDelay
+	}
+	if result.Verdict == classify.VerdictRetryAfter {
+		delay = max(delay, min(result.After, s.MaxRetryAfter))
+	}
+	return delay
+}
+
+// wait lets delay pass, and then waits until the breaker lets the message go on.
+func (s *series) wait(ctx context.Context, delay time.Duration) (pass, bool) {
+	ok := false
+	if s.held {
+		ok = s.Breaker.hold(ctx, s.flight, delay)
+	} else {
+		ok = s.flight.Sleep(ctx, delay)
+	}
+	if !ok {
+		return pass{}, false
+	}
+	p, ok := s.Breaker.enter(ctx, s.flight)
+	if p.waited {
+		// What failed before then failed with all others. It counts for no limit, nor does the time.
+		s.restart()
+		s.hasFirst = false
+	}
+	return p, ok
+}
+
+// restart begins the limits anew.
+func (s *series) restart() {
+	s.attempts, s.since, s.steps = 0, s.fail.LastFailure, nil
+	s.held, s.holds = false, nil
+}
+
+// newBackoff returns a fresh backoff. Messages must not share one: each would lengthen the other's delays.
+func newBackoff(initial, longest time.Duration, multiplier, jitter float64) *backoff.ExponentialBackOff {
+	b := &backoff.ExponentialBackOff{
+		InitialInterval:     initial,
+		MaxInterval:         longest,
+		Multiplier:          multiplier,
+		RandomizationFactor: jitter,
+		MaxElapsedTime:      0, // never ends by itself: within holds all delays to one limit, RetryAfter's too
+		Stop:                backoff.Stop,
+		Clock:               backoff.SystemClock,
+	}
+	b.Reset()
+	return b
+}
+
+// step takes the next delay, once: what is reported is what is slept.
+func (r *retry) step(b *backoff.ExponentialBackOff) time.Duration {
+	d := b.NextBackOff()
+	if r.Jitter > 0 && d > 0 {
+		d-- // the backoff's random delay may be 1 ns over its range
+	}
+	// The backoff bounds its interval before the jitter, and overflows with a very long one.
+	if d < 0 || d > r.MaxDelay {
+		return r.MaxDelay
+	}
+	return d
+}

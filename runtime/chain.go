@@ -58,6 +58,7 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 		Refer:          caps.Replays,
 		OnStored: func(ctx context.Context, rec poison.Record) {
 			tel.DeadLettered(ctx, rec.ErrorType, rec.Error)
+			c.forget(rec)
 			r.config.Logger.LogAttrs(ctx, slog.LevelWarn, "dead letter stored",
 				slog.String("consumer", rec.Consumer), slog.String("topic", rec.Topic), slog.String("id", rec.MessageID),
 				slog.String("dead_letter", rec.ID), slog.Int("attempts", rec.Attempts),
@@ -120,9 +121,9 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 		c.settle,
 		l.poison.Middleware,
 		retry,
-		l.telemetry.Attempt,
-		middleware.Recover(),
 	)
+	stages = append(stages, c.ledgered()...)
+	stages = append(stages, l.telemetry.Attempt, middleware.Recover())
 	if len(c.config.Middleware) > 0 { // our own innermost stage returns nil only with a receipt
 		stages = append(append(stages, needReceipt), c.config.Middleware...)
 	}

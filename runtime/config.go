@@ -17,6 +17,7 @@ import (
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/ledger"
 	"github.com/headrace-go/headrace/middleware"
 )
 
@@ -54,6 +55,11 @@ type Config struct {
 	// DeadLetterTopic names the topic for the dead letters of a topic. It must be pure.
 	// Default: the topic + ".DLT".
 	DeadLetterTopic func(topic string) string
+
+	// Ledger finds out which message kills the process, and dead-letters it: see package ledger. It needs a
+	// Store (store.Ledger(), or ledger/file); its Service and Logger are the runtime's by default. Default: none,
+	// and such a message is delivered again for ever.
+	Ledger ledger.Config
 
 	// Logger gets the runtime's and the router's logs. Default slog.Default(). Nothing is logged at
 	// Info for each message.

@@ -59,13 +59,14 @@ type consumerHealth struct {
 type healthAnswer struct {
 	State     string           `json:"state"`
 	Reasons   []string         `json:"reasons,omitempty"`
+	Ledger    string           `json:"crash_ledger,omitempty"` // ledger.Stats.State; off is no reason: messages go on
 	Consumers []consumerHealth `json:"consumers,omitempty"`
 }
 
 func (h *health) serve(check func(healthState, []consumerHealth) []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		state, consumers := healthState(h.state.Load()), h.consumers(time.Now())
-		answer := healthAnswer{State: healthStateNames[state], Reasons: check(state, consumers), Consumers: consumers}
+		answer := healthAnswer{State: healthStateNames[state], Reasons: check(state, consumers), Consumers: consumers, Ledger: h.runtime.LedgerStats().State}
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		if len(answer.Reasons) > 0 {

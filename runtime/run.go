@@ -114,6 +114,9 @@ func (u *run) start(ctx context.Context) error {
 	if err := u.observe(); err != nil {
 		return err
 	}
+	if err := r.beginLedger(ctx); err != nil {
+		return err
+	}
 	return u.startRouter(ctx)
 }
 
@@ -243,6 +246,7 @@ func (u *run) watch(ctx context.Context, c *Consumer, h *message.Handler) {
 
 // drain ends what start began, in the opposite order, and joins what went wrong.
 func (u *run) drain(ctx context.Context) error {
+	u.runtime.stopLedger()
 	errs := u.drainIntakes(ctx)
 	for _, l := range u.lines {
 		l.breaker.Close()
@@ -257,6 +261,7 @@ func (u *run) drain(ctx context.Context) error {
 		}
 	}
 	u.background.Wait()
+	u.runtime.endLedger(ctx)
 	close(u.partErrs)
 	for err := range u.partErrs {
 		errs = append(errs, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/headrace-go/headrace/ledger"
 	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/telemetry"
 )
@@ -18,6 +19,7 @@ import (
 type Runtime struct {
 	config    Config
 	telemetry *telemetry.Telemetry
+	ledger    *ledger.Ledger // nil: none
 	publisher latePublisher
 	health    health
 
@@ -55,7 +57,11 @@ func New(cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("runtime.Config: telemetry: %w", err)
 	}
-	r := &Runtime{config: cfg, telemetry: tel, running: make(chan struct{})}
+	led, err := newLedger(cfg)
+	if err != nil {
+		return nil, err
+	}
+	r := &Runtime{config: cfg, telemetry: tel, ledger: led, running: make(chan struct{})}
 	r.health.runtime = r
 	return r, nil
 }

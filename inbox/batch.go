@@ -26,13 +26,17 @@ type Batcher[Tx, V any] struct {
 // NewBatcher returns a batcher whose handler is fn. fn's values are in the order of their arrival, at least
 // one; the slice is fn's own. Its context belongs to no message, and ends when that of any of them does.
 //
-// It panics on a nil store or fn, on a bad config, and on a store that is no [GroupStore].
-func NewBatcher[Tx, V any](store Store[Tx], config GroupConfig, fn func(ctx context.Context, tx Tx, values []V) error) *Batcher[Tx, V] {
-	const owner = "inbox.NewBatcher"
-	config = config.withDefaults(owner)
-	groups := asGroupStore(owner, store)
-	if fn == nil {
-		panic(owner + ": fn is nil")
+// Its error names what is wrong with the config, or says that store is no [GroupStore].
+func NewBatcher[Tx, V any](store Store[Tx], config GroupConfig, fn func(ctx context.Context, tx Tx, values []V) error) (*Batcher[Tx, V], error) {
+	groups, err := asGroupStore(store)
+	if err == nil {
+		config, err = config.withDefaults()
+	}
+	if err == nil && fn == nil {
+		err = errors.New("inbox: the function of the batches is nil")
+	}
+	if err != nil {
+		return nil, err
 	}
 	return &Batcher[Tx, V]{
 		Database: store,
@@ -48,7 +52,7 @@ func NewBatcher[Tx, V any](store Store[Tx], config GroupConfig, fn func(ctx cont
 				}
 				return turn(fresh[0], func(ctx context.Context, tx Tx) error { return fn(flight.Without(ctx), tx, values) }, true)
 			}),
-	}
+	}, nil
 }
 
 func (b *Batcher[Tx, V]) unmapped() Database { return b.Database }
@@ -83,7 +87,7 @@ func (b *Batcher[Tx, V]) Run(ctx context.Context, msg *message.Message, value fu
 func (m *mapped[A, B]) OnceGroup(ctx context.Context, claims []Claim, fn func(context.Context, B, []bool) error) error {
 	inner, ok := m.inner.(GroupStore[A])
 	if !ok {
-		return errors.New("inbox: OnceGroup of a mapped store: " + fmt.Sprintf("%T", m.inner) + " is no inbox.GroupStore")
+		return fmt.Errorf("inbox: OnceGroup of a mapped store: %T is no inbox.GroupStore", m.inner)
 	}
 	return inner.OnceGroup(ctx, claims, func(ctx context.Context, tx A, isNew []bool) error {
 		return fn(&mappedContext[A, B]{Context: ctx, store: m, tx: tx}, m.f(tx), isNew)

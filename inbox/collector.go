@@ -80,6 +80,8 @@ type signal[Tx any] struct {
 	ctx   context.Context
 	tx    Tx
 	whole bool
+
+	ran bool // for runAlone: a handler that ran for all was rolled back
 }
 
 type order uint8
@@ -133,7 +135,7 @@ func (c *collector[Tx, V]) once(ctx context.Context, f *flight.Flight, claim Cla
 				} else {
 					c.free(m)
 				}
-				if ran {
+				if ran || s.ran {
 					if f != nil {
 						f.Rewind(outputs)
 					}
@@ -248,6 +250,7 @@ type worker[Tx, V any] struct {
 	sorted  []*member[Tx, V] // by claim
 	fresh   []*member[Tx, V]
 	claims  []Claim
+	shared  bool // a handler that runs for all was started
 	cancel  context.CancelCauseFunc
 	ctx     context.Context
 }
@@ -322,6 +325,7 @@ func (w *worker[Tx, V]) run() {
 		w.single(w.members[0])
 		return
 	}
+	w.shared = false
 	w.sorted = append(w.sorted[:0], w.members...)
 	slices.SortFunc(w.sorted, func(a, b *member[Tx, V]) int { return compareClaims(a.claim, b.claim) })
 	w.claims = w.claims[:0]
@@ -340,7 +344,7 @@ func (w *worker[Tx, V]) run() {
 	for _, m := range w.members {
 		// The duplicates have been told; they are nil. The others may not be touched once they were told.
 		if m != nil && w.start(m, started) {
-			m.signal <- signal[Tx]{what: what}
+			m.signal <- signal[Tx]{what: what, ran: w.shared}
 		}
 	}
 	clear(w.members)
@@ -407,8 +411,9 @@ func (w *worker[Tx, V]) handle(ctx context.Context, tx Tx, isNew []bool) error {
 
 // startAll makes all members stay: a handler has their events.
 func (w *worker[Tx, V]) startAll() bool {
+	w.shared = true
 	for _, m := range w.fresh {
-		if !w.start(m, started) {
+		if !w.start(m, shared) {
 			return false
 		}
 	}

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,23 +36,25 @@ type GroupConfig struct {
 	OnSplit func(ctx context.Context, messages int, reason error)
 }
 
-// withDefaults panics on a field that is wrong, which is a mistake in the wiring. owner names the caller.
-func (c GroupConfig) withDefaults(owner string) GroupConfig {
+// withDefaults returns c complete, or an error that names each bad field and its value.
+func (c GroupConfig) withDefaults() (GroupConfig, error) {
 	if c.Max == 0 {
 		c.Max = DefaultGroupMax
 	}
 	if c.Parallel == 0 {
 		c.Parallel = DefaultGroupParallel
 	}
-	switch {
-	case c.Max < 1 || c.Max > MaxGroupMax:
-		panic(fmt.Sprintf("%s: Max is %d: want 1 to %d", owner, c.Max, MaxGroupMax))
-	case c.Linger < 0:
-		panic(fmt.Sprintf("%s: Linger is %v: want at least 0", owner, c.Linger))
-	case c.Parallel < 1:
-		panic(fmt.Sprintf("%s: Parallel is %d: want at least 1", owner, c.Parallel))
+	var errs []error
+	if c.Max < 1 || c.Max > MaxGroupMax {
+		errs = append(errs, fmt.Errorf("inbox: GroupConfig.Max is %d: want 1 to %d", c.Max, MaxGroupMax))
 	}
-	return c
+	if c.Linger < 0 {
+		errs = append(errs, fmt.Errorf("inbox: GroupConfig.Linger is %v: want at least 0", c.Linger))
+	}
+	if c.Parallel < 1 {
+		errs = append(errs, fmt.Errorf("inbox: GroupConfig.Parallel is %d: want at least 1", c.Parallel))
+	}
+	return c, errors.Join(errs...)
 }
 
 // GroupStore is a store that claims many messages in one transaction. The stores of this module do.
@@ -86,11 +89,17 @@ type GroupStore[Tx any] interface {
 //
 // It panics on a bad config and on a store that is no [GroupStore].
 func Grouped[Tx any](store Store[Tx], config GroupConfig) Store[Tx] {
-	const owner = "inbox.Grouped"
-	config = config.withDefaults(owner)
+	groups, err := asGroupStore(store)
+	if err != nil {
+		panic(err)
+	}
+	config, err = config.withDefaults()
+	if err != nil {
+		panic(err)
+	}
 	return &grouped[Tx]{
 		Store: store,
-		collector: newCollector(asGroupStore(owner, store), config,
+		collector: newCollector(groups, config,
 			func(f func(context.Context, Tx) error) func(context.Context, Tx) error { return f },
 			func(fresh []*member[Tx, func(context.Context, Tx) error], turn turnFunc[Tx, func(context.Context, Tx) error]) error {
 				for _, m := range fresh {
@@ -103,18 +112,18 @@ func Grouped[Tx any](store Store[Tx], config GroupConfig) Store[Tx] {
 	}
 }
 
-func asGroupStore[Tx any](owner string, store Store[Tx]) GroupStore[Tx] {
+func asGroupStore[Tx any](store Store[Tx]) (GroupStore[Tx], error) {
 	if store == nil {
-		panic(owner + ": store is nil")
+		return nil, errors.New("inbox: the store of the groups is nil")
 	}
 	if m, ok := store.(interface{ groups() bool }); ok && !m.groups() {
-		panic(fmt.Sprintf("%s: the store under the mapped one is no inbox.GroupStore", owner))
+		return nil, errors.New("inbox: the store under the mapped one is no inbox.GroupStore: it cannot claim many messages at once")
 	}
 	g, ok := store.(GroupStore[Tx])
 	if !ok {
-		panic(fmt.Sprintf("%s: %T is no inbox.GroupStore", owner, store))
+		return nil, fmt.Errorf("inbox: %T is no inbox.GroupStore: it cannot claim many messages at once", store)
 	}
-	return g
+	return g, nil
 }
 
 type grouped[Tx any] struct {

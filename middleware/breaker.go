@@ -169,7 +169,7 @@ func (b *Breaker) await(ctx context.Context, f *flight.Flight) (pass, bool) {
 			return
 		}
 		if p.permit = m.take(); p.permit {
-			p.clock, p.waited, entered = m.clock, true, true
+			p.clock, entered = m.clock, true
 			b.probes++
 			return
 		}

@@ -36,6 +36,10 @@ type machine struct {
 	stepAt  time.Time     // when the limit is raised if nothing is in use: there is no traffic
 	misses  int           // probes that failed in a row
 
+	// suspects are keys that failed with a permit since it opened: they may be at fault themselves. They say
+	// nothing about a ramp that goes well otherwise.
+	suspects map[string]struct{}
+
 	guard        rateGuard
 	allowedUntil time.Time // dead letters are not held back before
 }
@@ -48,7 +52,7 @@ type success struct {
 }
 
 func newMachine(c BreakerConfig, random func() float64) machine {
-	return machine{config: c, random: random, failing: map[string]struct{}{}, guard: newRateGuard(c.Guard)}
+	return machine{config: c, random: random, failing: map[string]struct{}{}, suspects: map[string]struct{}{}, guard: newRateGuard(c.Guard)}
 }
 
 // take gives a permit, if one is free.
@@ -196,16 +200,35 @@ func (m *machine) miss(key string, now time.Time) {
 	if m.state != BreakerProbing && m.state != BreakerRamping {
 		return // a late one of an earlier ramp
 	}
-	m.note(key, now)
-	if len(m.failing) < min(m.config.Keys, m.limit) {
+	if m.state == BreakerRamping && !m.isNews(key, now) {
 		return
 	}
+	m.suspect(key)
 	m.misses++
 	longest := m.config.MaxProbeDelay
 	if m.cause == CauseDeadLetters {
 		longest = m.config.Guard.MaxPause
 	}
 	m.wait(min(2*m.delay, longest), now)
+}
+
+// isNews tells whether an attempt of key that failed in a ramp ends it.
+func (m *machine) isNews(key string, now time.Time) bool {
+	if _, known := m.suspects[key]; known {
+		return false
+	}
+	m.suspect(key)
+	m.note(key, now)
+	return len(m.failing) >= m.config.Keys
+}
+
+// maxSuspects is the most keys that are remembered as suspects.
+const maxSuspects = 1 << 10
+
+func (m *machine) suspect(key string) {
+	if len(m.suspects) < maxSuspects {
+		m.suspects[strings.Clone(key)] = struct{}{}
+	}
 }
 
 func (m *machine) open(cause BreakerCause, delay time.Duration, now time.Time) {
@@ -231,5 +254,6 @@ func (m *machine) step(outcome uint64, now time.Time) {
 func (m *machine) close(outcome uint64) {
 	m.state = BreakerClosed
 	clear(m.failing)
+	clear(m.suspects)
 	m.guard.reset(outcome)
 }

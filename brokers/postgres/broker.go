@@ -1,0 +1,296 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/outbox"
+	"github.com/headrace-go/headrace/stores/schema"
+)
+
+// ErrClosed is what errors wrap after Close.
+var ErrClosed = errors.New("closed")
+
+// statementTimeout bounds the statements that nobody waits for.
+const statementTimeout = 5 * time.Second
+
+// Broker opens subscribers and publishers on one database. It is safe for concurrent use.
+type Broker struct {
+	config   Config
+	pool     *pgxpool.Pool
+	names    schema.Names
+	sql      statements
+	log      *slog.Logger
+	keyless  atomic.Uint64 // spreads messages without a key over the buckets
+	notifier *notifier
+	backlogs *backlogs
+
+	// ctx ends with Close: the statements of the background end.
+	ctx  context.Context //nolint:containedctx // the lifetime of the broker's own goroutines
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	subs   map[*subscriber]struct{}
+	active map[string]map[*subscription]struct{} // by topic
+}
+
+var (
+	_ brokers.Broker = (*Broker)(nil)
+	_ brokers.Lagger = (*Broker)(nil)
+)
+
+// New returns a broker, or an error that names the field of config that is wrong. It does no I/O; the tables must be
+// there before the first use, see [Broker.Migrate].
+func New(config Config) (*Broker, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	names, err := schema.NewNames(schema.Postgres, config.Schema, config.Prefix)
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", err)
+	}
+	b := &Broker{
+		config: config,
+		pool:   config.Pool,
+		names:  names,
+		sql:    newStatements(names),
+		log:    config.Logger,
+		subs:   make(map[*subscriber]struct{}),
+		active: make(map[string]map[*subscription]struct{}),
+	}
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	b.notifier = newNotifier(b)
+	b.backlogs = newBacklogs(b)
+	return b, nil
+}
+
+// Capabilities tells what the broker can do.
+func (b *Broker) Capabilities() brokers.Capabilities {
+	return brokers.Capabilities{
+		System:           "postgresql",
+		Ordering:         brokers.OrderingKey,
+		Patience:         b.config.LeaseTTL,
+		ExtendsPatience:  true,
+		CountsDeliveries: true,
+		Releases:         true,
+		FanOut:           true,
+		MaxHeaderBytes:   MaxMetadataBytes,
+	}
+}
+
+// Subscriber returns a subscriber for s. If s.Topic is given, its consumer is registered with the topic (see
+// [Broker.Register]), which is I/O; an empty one allows it to subscribe to any topic.
+func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) {
+	if s.Consumer == "" {
+		return nil, errors.New("postgres: Subscription.Consumer is empty")
+	}
+	if s.Window < 0 {
+		return nil, fmt.Errorf("postgres: Subscription.Window of consumer %q is %d, want at least 0", s.Consumer, s.Window)
+	}
+	defaultTo(&s.Window, b.config.Window)
+	if b.isClosed() {
+		return nil, fmt.Errorf("postgres: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
+	}
+	if s.Topic != "" {
+		ctx, cancel := context.WithTimeout(b.ctx, b.config.PublishTimeout)
+		defer cancel()
+		if err := b.Register(ctx, s.Topic, s.Consumer); err != nil {
+			return nil, err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, fmt.Errorf("postgres: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
+	}
+	sub := &subscriber{broker: b, subscription: s}
+	b.subs[sub] = struct{}{}
+	return sub, nil
+}
+
+// Publisher returns a publisher. Its Publish stores all the messages in one transaction of its own, or, with an
+// error, most likely none of them: a connection that is lost in the commit leaves it open. It blocks for one round
+// trip, at most [Config.PublishTimeout], and ends with the context of the first message. Messages of one
+// key keep their order within and between calls. An error that wraps [ErrInvalid] will come again with the same message.
+func (b *Broker) Publisher() (message.Publisher, error) {
+	if b.isClosed() {
+		return nil, fmt.Errorf("postgres: publisher: broker: %w", ErrClosed)
+	}
+	return &publisher{broker: b}, nil
+}
+
+// Lag returns how many messages consumer has not acked of the buckets of topic that this process owns, as counted
+// in the last seconds, at most a million for each subscription.
+func (b *Broker) Lag(consumer, topic string) (messages int64, known bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.active[topic] {
+		if s.consumer != consumer {
+			continue
+		}
+		lag := s.lag.Load()
+		if lag < 0 {
+			return 0, false
+		}
+		messages += lag
+		known = true
+	}
+	return messages, known
+}
+
+// Wake tells the subscriptions of topic, here and in other processes, that something was committed. It does not
+// block. It is a hint: messages are found without it, after [Config.PollMax] at the latest.
+func (b *Broker) Wake(topic string) {
+	b.wakeLocal(topic)
+	b.notifier.send(topic, 1)
+}
+
+func (b *Broker) wakeLocal(topic string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.active[topic] {
+		s.wake()
+	}
+}
+
+// membersChanged tells the other subscriptions of topic that the buckets may have to be shared anew.
+func (b *Broker) membersChanged(topic string) {
+	b.shareLocal(topic)
+	b.notifier.sendShare(topic)
+}
+
+func (b *Broker) shareLocal(topic string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.active[topic] {
+		s.keeper.hurry()
+	}
+}
+
+// Close ends all subscriptions and waits for them. The pool stays open. It is idempotent.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	subs := make([]*subscriber, 0, len(b.subs))
+	for s := range b.subs {
+		subs = append(subs, s)
+	}
+	b.mu.Unlock()
+	var ends sync.WaitGroup
+	for _, s := range subs {
+		ends.Go(func() { _ = s.Close() }) // gives no error
+	}
+	ends.Wait()
+	b.notifier.close()
+	b.stop()
+	b.wg.Wait()
+	return nil
+}
+
+// start runs f in a goroutine that Close waits for, unless the broker is closed.
+func (b *Broker) start(f func()) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.wg.Go(f)
+	return true
+}
+
+func (b *Broker) isClosed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
+}
+
+func (b *Broker) forget(s *subscriber) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.subs, s)
+}
+
+func (b *Broker) enter(s *subscription) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.active[s.topic] == nil {
+		b.active[s.topic] = make(map[*subscription]struct{})
+	}
+	b.active[s.topic][s] = struct{}{}
+}
+
+func (b *Broker) exit(s *subscription) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.active[s.topic], s)
+	if len(b.active[s.topic]) == 0 {
+		delete(b.active, s.topic)
+	}
+}
+
+// Migrate brings Headrace's tables to this program's version, as the stores do. See stores/schema.
+func (b *Broker) Migrate(ctx context.Context) error {
+	return b.withConn(ctx, func(c schema.Conn) error { return schema.Migrate(ctx, c, b.names) })
+}
+
+// Check reports whether the tables are there in a version that this program can use. It changes nothing.
+func (b *Broker) Check(ctx context.Context) error {
+	return b.withConn(ctx, func(c schema.Conn) error { return schema.Check(ctx, c, b.names) })
+}
+
+func (b *Broker) withConn(ctx context.Context, fn func(schema.Conn) error) error {
+	conn, err := b.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("postgres: connect: %w", err)
+	}
+	defer conn.Release() // the pool closes a connection that is still in a transaction
+	return fn(schemaConn{conn.Conn()})
+}
+
+type schemaConn struct{ conn *pgx.Conn }
+
+func (c schemaConn) Exec(ctx context.Context, statement string) error {
+	_, err := c.conn.Exec(ctx, statement)
+	return err
+}
+
+// Scalar uses no prepared statement: the tables it looks at come and go.
+func (c schemaConn) Scalar(ctx context.Context, query string) (string, error) {
+	var v *string
+	err := c.conn.QueryRow(ctx, query, pgx.QueryExecModeExec).Scan(&v)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	if v == nil {
+		return "", err
+	}
+	return *v, err
+}
+
+// explain adds what is wrong with the schema, if that is the cause of err.
+func (b *Broker) explain(ctx context.Context, err error) error {
+	var state interface{ SQLState() string }
+	if !errors.As(err, &state) || state.SQLState() != "42P01" { // undefined_table
+		return err
+	}
+	if cause := b.Check(ctx); errors.Is(cause, schema.ErrNotMigrated) || errors.Is(cause, schema.ErrTooNew) {
+		return errors.Join(cause, err)
+	}
+	return err
+}
+
+// buckets is how many there are.
+const buckets = outbox.Buckets

@@ -1,0 +1,132 @@
+package postgres
+
+import (
+	"slices"
+	"time"
+)
+
+// lease is the right to deliver the messages of one bucket.
+type lease struct {
+	bucket int16
+	epoch  int64 // counts how often the bucket was taken
+}
+
+// entry is one row in memory that nobody has now.
+type entry struct {
+	id         int64
+	key        []byte
+	uuid       string
+	metadata   string
+	payload    []byte
+	stored     time.Time
+	deliveries int       // so far
+	notBefore  time.Time // zero: at once
+}
+
+func (e *entry) size() int { return len(e.metadata) + len(e.payload) }
+
+// bucket is what a subscription knows of a bucket that it owns. It does no I/O; the subscription's goroutine
+// has it alone.
+type bucket struct {
+	lease
+	queue   []*entry // by id
+	delayed int      // entries in queue that have a notBefore, at most
+	held    int      // deliveries that are not settled
+	leaving bool     // given back as soon as nothing is held
+
+	// Every row with an id up to low that will ever be there was read. Ids are no cursor: a transaction can
+	// commit after another one that has higher ids, see bounds.
+	low  int64
+	take int64 // rows to read at once
+}
+
+// add puts e where its id belongs.
+func (b *bucket) add(e *entry) {
+	if !e.notBefore.IsZero() {
+		b.delayed++
+	}
+	if n := len(b.queue); n == 0 || b.queue[n-1].id < e.id {
+		b.queue = append(b.queue, e)
+		return
+	}
+	i, there := slices.BinarySearchFunc(b.queue, e.id, func(e *entry, id int64) int { return int(e.id - id) })
+	if !there {
+		b.queue = slices.Insert(b.queue, i, e)
+	}
+}
+
+// next takes the first entry that may go now: its time has come, and so has that of all entries of its key before
+// it. Without one it tells when there will be one, if that is known.
+func (b *bucket) next(now time.Time) (*entry, time.Time) {
+	if b.delayed == 0 {
+		if len(b.queue) == 0 {
+			return nil, time.Time{}
+		}
+		return b.cut(0), time.Time{}
+	}
+	var waiting map[string]struct{} // keys
+	var again time.Time
+	for i, e := range b.queue {
+		_, blocked := waiting[string(e.key)]
+		if blocked && e.key != nil {
+			continue
+		}
+		if now.Before(e.notBefore) {
+			if again.IsZero() || e.notBefore.Before(again) {
+				again = e.notBefore
+			}
+			if e.key != nil {
+				if waiting == nil {
+					waiting = make(map[string]struct{})
+				}
+				waiting[string(e.key)] = struct{}{}
+			}
+			continue
+		}
+		if !e.notBefore.IsZero() {
+			b.delayed--
+		}
+		return b.cut(i), time.Time{}
+	}
+	return nil, again
+}
+
+func (b *bucket) cut(i int) *entry {
+	e := b.queue[i]
+	if i == 0 {
+		b.queue[0] = nil
+		b.queue = b.queue[1:]
+	} else {
+		b.queue = slices.Delete(b.queue, i, i+1)
+	}
+	return e
+}
+
+// bounds finds ids below which nothing can come any more, so that the index entries of deleted rows, of
+// which there can be millions while an old snapshot keeps vacuum from them, are not walked again and again.
+//
+// An id is assigned long before its row can be seen, but after its transaction has got its xid (see statements).
+// So take S, the sequence's last value, and then X, the xid of a transaction that begins later: who has an id up to S has an
+// xid below X. When a snapshot's xmin, below which no transaction runs, has reached X, that snapshot has all
+// rows up to S.
+type bounds struct {
+	safe int64 // proven
+	s, x int64 // the next candidate; x is 0 until it is known
+}
+
+// saw takes what a snapshot told: the sequence's last value, read after the snapshot was taken, and its xmin.
+func (b *bounds) saw(seq, xmin int64) {
+	if b.x != 0 && xmin >= b.x {
+		b.safe, b.s, b.x = max(b.safe, b.s), 0, 0
+	}
+	if b.s == 0 {
+		b.s = seq
+	}
+}
+
+// began takes the xid of a transaction that began when s was the candidate already.
+func (b *bounds) began(s, xid int64) {
+	if b.s == s && s != 0 && b.x == 0 {
+		b.x = xid
+	}
+}

@@ -1,0 +1,2 @@
+// Package postgres is a message broker in a PostgreSQL database.
+package postgres

@@ -1,0 +1,198 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	// pageBytes bounds what one page brings, in bytes of metadata and payload; one message is read whatever its size.
+	pageBytes = 4 << 20
+	// rescanEvery is how often all ids are looked at again, for rows that were inserted by hand without the care
+	// that bounds relies on.
+	rescanEvery = 30 * time.Second
+	// firstTake is how many rows of a bucket are read at once, until it turns out to have more.
+	firstTake = 8
+)
+
+// request is what to read next. The fetcher has it until it answers.
+type request struct {
+	buckets []*bucket // as they were when it was made
+	numbers []int16
+	lows    []int64
+	takes   []int64
+	known   []int64 // ids in memory
+	rows    int
+}
+
+// page is the answer.
+type page struct {
+	*request
+	entries   []*entry
+	of        []int16 // the entries' buckets
+	bytes     int
+	seq, xmin int64
+	err       error
+}
+
+// fetchLoop answers requests until the channel is closed or ctx ends.
+func (s *subscription) fetchLoop(ctx context.Context) {
+	for r := range s.requests {
+		p := s.fetch(ctx, r)
+		select {
+		case s.pages <- p:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *subscription) fetch(ctx context.Context, r *request) *page {
+	p := &page{request: r}
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	p.err = func() error {
+		rows, err := s.broker.pool.Query(ctx, s.broker.sql.fetch, s.group.id, r.numbers, r.lows, r.takes, r.known, r.rows, pageBytes)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var (
+				e        = &entry{}
+				number   *int16
+				id       *int64
+				uuid     *string
+				metadata *string
+				micros   *int64
+			)
+			if err := rows.Scan(&p.seq, &p.xmin, &number, &id, &e.key, &uuid, &metadata, &e.payload, &micros, &e.deliveries); err != nil {
+				return err
+			}
+			if id == nil {
+				continue // there is no row
+			}
+			e.id, e.uuid, e.metadata, e.stored = *id, *uuid, *metadata, time.UnixMicro(*micros)
+			p.entries, p.of = append(p.entries, e), append(p.of, *number)
+			p.bytes += e.size()
+		}
+		return rows.Err()
+	}()
+	if p.err != nil {
+		p.err = fmt.Errorf("read messages: %w", p.err)
+	}
+	return p
+}
+
+// ask makes a request if there is room for what it may bring. now tells whether it is time to look whatever
+// came last.
+func (s *subscription) ask(now time.Time) {
+	if s.asked || len(s.owned) == 0 || s.buffered > s.room/2 || s.bufferedBytes >= pageBytes || now.Before(s.askAgain) {
+		return
+	}
+	if !s.more && !s.woken.Load() && now.Before(s.pollAt) {
+		return
+	}
+	if s.woken.Swap(false) {
+		s.poll = s.broker.config.PollMin
+	}
+	if now.Sub(s.rescanned) >= rescanEvery {
+		s.fromScratch()
+		s.rescanned = now
+	}
+	r := &request{rows: s.room - s.buffered, known: []int64{}} // a nil slice is NULL
+	for _, b := range s.owned {
+		if b.leaving {
+			continue
+		}
+		r.buckets = append(r.buckets, b)
+		r.numbers = append(r.numbers, b.bucket)
+		r.lows = append(r.lows, b.low)
+		r.takes = append(r.takes, min(b.take, int64(r.rows)))
+		for _, e := range b.queue {
+			r.known = append(r.known, e.id)
+		}
+	}
+	if len(r.buckets) == 0 { // they are about to be given up
+		s.more, s.pollAt = false, now.Add(s.poll)
+		return
+	}
+	for _, h := range s.held {
+		r.known = append(r.known, h.entry.id)
+	}
+	if s.next != nil {
+		r.known = append(r.known, s.next.entry.id)
+	}
+	r.known = s.keeper.unremoved(r.known)
+	s.more, s.asked = false, true
+	s.requests <- r // has room for one
+}
+
+// fromScratch forgets what was proven of ids.
+func (s *subscription) fromScratch() {
+	s.bounds = bounds{}
+	for _, b := range s.owned {
+		b.low = 0
+	}
+}
+
+// add puts a page into the buckets that are still the same.
+func (s *subscription) add(p *page, now time.Time) {
+	s.asked = false
+	s.trouble.report(s, p.err)
+	if p.err != nil {
+		// The server may be another one now, with another history.
+		s.fromScratch()
+		s.askAgain = now.Add(s.trouble.wait(s.broker.config.PollMax))
+		s.more = true
+		return
+	}
+	s.bounds.saw(p.seq, p.xmin)
+	for i, e := range p.entries {
+		if b := s.buckets[p.of[i]]; b != nil && b == p.bucketOf(p.of[i]) {
+			b.add(e)
+			s.buffered++
+			s.bufferedBytes += e.size()
+		}
+	}
+	cut := len(p.entries) >= p.rows || p.bytes >= pageBytes
+	var read [buckets]int64
+	var last [buckets]int64
+	for i, e := range p.entries {
+		read[p.of[i]]++
+		last[p.of[i]] = e.id
+	}
+	for i, b := range p.buckets {
+		// Up to this id, all that this snapshot has was read.
+		complete := int64(1<<63 - 1)
+		switch n := read[b.bucket]; {
+		case n >= p.takes[i]:
+			complete = last[b.bucket]
+			b.take = min(2*b.take, int64(s.room))
+			s.more = true
+		case cut:
+			complete = p.entries[len(p.entries)-1].id
+		case n < b.take/2:
+			b.take = max(b.take/2, firstTake)
+		}
+		b.low = max(b.low, min(s.bounds.safe, complete))
+	}
+	s.more = s.more || cut
+	if len(p.entries) > 0 {
+		s.poll = s.broker.config.PollMin
+	} else {
+		s.poll = min(2*s.poll, s.broker.config.PollMax)
+	}
+	s.pollAt = now.Add(s.poll)
+}
+
+// bucketOf returns the bucket that was asked for.
+func (r *request) bucketOf(number int16) *bucket {
+	for _, b := range r.buckets {
+		if b.bucket == number {
+			return b
+		}
+	}
+	return nil
+}

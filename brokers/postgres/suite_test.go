@@ -1,0 +1,70 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/headracetest/brokersuite"
+)
+
+func TestConformance(t *testing.T) {
+	e := newEnv(t)
+	insert := func(tb testing.TB, topic string, metadata any, payload []byte) {
+		// A topic gets its consumer "c" with the first subscription; a program that writes rows itself may come before.
+		e.exec("INSERT INTO "+e.table("group")+" (topic, consumer, base) SELECT $1, '', true WHERE NOT EXISTS (SELECT FROM "+
+			e.table("group")+" WHERE topic = $1)", topic)
+		e.exec("INSERT INTO "+e.table("message")+" (group_id, bucket, msg_key, metadata, payload) SELECT id, (SELECT coalesce(max(bucket), 0) FROM "+
+			e.table("message")+" m WHERE m.group_id = g.id), 'key', $2, $3 FROM "+e.table("group")+" g WHERE topic = $1", topic, metadata, payload)
+	}
+	brokersuite.Run(t, brokersuite.Suite{
+		New: func(tb testing.TB) brokers.Broker { return open(tb, e.config()) },
+		PublishForeign: func(tb testing.TB, _ brokers.Broker, topic string, payload []byte) {
+			insert(tb, topic, "{}", payload)
+		},
+		PublishUndecodable: func(tb testing.TB, _ brokers.Broker, topic string) []byte {
+			insert(tb, topic, `{"ce_type": 7`, []byte("raw\x00\xff"))
+			return []byte("raw\x00\xff")
+		},
+	})
+}
+
+// Watermill's own suite. It publishes without keys, which have no order here; with one key for all messages
+// and one un-acked delivery the broker keeps the order that the suite calls guaranteed.
+func TestUniversal(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		window  int
+		ordered bool
+	}{{"one un-acked, one key", 1, true}, {"window, no keys", 100, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newEnv(t)
+			config := e.config()
+			if tt.ordered {
+				config.Key = func(*message.Message) []byte { return []byte("one") }
+			}
+			b := open(t, config)
+			group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
+				pub, err := b.Publisher()
+				if err != nil {
+					t.Fatal(err)
+				}
+				sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: tt.window})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return pub, sub
+			}
+			tests.TestPubSub(t, tests.Features{
+				ConsumerGroups:                      true,
+				GuaranteedOrder:                     tt.ordered,
+				GuaranteedOrderWithSingleSubscriber: tt.ordered,
+				Persistent:                          true,
+			}, func(t *testing.T) (message.Publisher, message.Subscriber) {
+				return group(t, "universal")
+			}, group)
+		})
+	}
+}

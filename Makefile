@@ -5,10 +5,10 @@ GO ?= go
 GOLANGCI ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-.PHONY: help test check lint tidy bench vuln servers stop
+.PHONY: help test check lint tidy bench bench-kafka vuln servers stop
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 test: ## all tests with the race detector; real servers if integration/servers started them
 	$(GO) test -race ./...
@@ -28,6 +28,9 @@ vuln: ## known vulnerabilities; needs the vulnerability database
 
 bench: ## the comparison with a bare and a stock Watermill router (90 s); JSON=1 for JSON lines
 	@$(GO) run ./integration/bench $(if $(JSON),-json)
+
+bench-kafka: ## Kafka: a raw loop, stock watermill-kafka and Headrace (90 s, table and JSON lines); FULL=1 for all handlers, windows and keys
+	@eval "$$(integration/servers env kafka)" && $(GO) run ./integration/bench/kafka $(if $(FULL),-full) $(if $(JSON),-format json)
 
 servers: ## install (as root, once) and start the real servers of the tests
 	integration/servers install

@@ -33,10 +33,8 @@ type hold struct {
 
 // newHold needs what does not change during an assignment from its goroutine.
 func (a *assignment) newHold(r *kgo.Record, ln *lane) *hold {
-	h := &hold{from: a, record: r, lane: ln, key: ln.key}
-	h.context.parent = a.ctx
 	msg, recordKey, headers := decode(r)
-	h.msg = msg
+	h := &hold{from: a, record: r, lane: ln, key: ln.key, msg: msg, context: lazyContext{parent: a.ctx}}
 	h.delivery = brokers.Delivery{
 		Topic:       a.topic,
 		Incarnation: a.incarnation,

@@ -1,18 +1,28 @@
 // Command kafka compares what can consume a Kafka topic: a raw franz-go poll loop, a stock watermill-kafka
-// router, and the whole of Headrace without a database. All run in one process against one cluster, one after
-// another, on the same records: 1 KiB each, in 8 partitions.
+// router, this adapter on a bare router, and the whole of Headrace without a database. All run in one process
+// against one cluster, one after another, on the same records: 1 KiB each, in 8 partitions.
 //
 //	integration/servers start kafka
 //	eval "$(integration/servers env kafka)"
-//	go run ./integration/bench/kafka [-n 200000] [-seconds 4] [-full] [-json]
+//	go run ./integration/bench/kafka [-n 400000] [-seconds 3] [-full] [-format both|table|json]
 //
-// A row is: messages handled per second from the first to the last, processor time and allocations per
-// message. Of a row that handles all, the first quarter does not count: what was fetched before the first
-// message is no work of that time. The raw loop handles one record after another; a handler that waits shows what that costs.
+// The columns, which JSON lines have as well:
+//
+//   - messages/s from the first message to the last. Of a row that handles all, the first quarter does not count: what was
+//     fetched before the first message is no work of that time.
+//   - x stock, x raw: the ratio to those two with the same handler and keys.
+//   - of ideal: the ratio to what no consumer can exceed that keeps the order of a key: the window, or as many keys as are
+//     busy, divided by the handler's time.
+//   - CPU (user and system, this process alone) and allocations per message.
+//   - ack p50, p99, p999: from the moment at which the client library handed the record out to its ack, of every 16th record.
+//     A topic that is read as fast as possible fills all buffers, which are part of it.
+//   - memory: the most that the heap and the stacks held, without what they held before.
+//
+// The raw loop handles one record after another; a handler that waits shows what that costs. The last rows are a load at half of what the
+// handlers can do, without and with one message of a hundred failing three times: their latencies are of the messages that do not fail.
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -20,192 +30,169 @@ import (
 	"io"
 	"log"
 	"os"
-	"runtime"
+	"runtime/pprof"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"text/tabwriter"
 	"time"
 )
 
 // result is one line of the output.
 type result struct {
-	Bench      string  `json:"bench"`
-	Subject    string  `json:"subject"`
-	Keys       string  `json:"keys"`
-	Handler    string  `json:"handler"`
-	Window     int     `json:"window"`
-	PerSecond  float64 `json:"per_second"`
-	CPUMicros  float64 `json:"cpu_us"`
-	Allocs     float64 `json:"allocs"`
-	TimesStock float64 `json:"x_stock"`
+	Bench     string  `json:"bench"`
+	Subject   string  `json:"subject"`
+	Keys      string  `json:"keys"`
+	Handler   string  `json:"handler"`
+	Window    int     `json:"window"`
+	PerSecond float64 `json:"per_second"`
+	XStock    float64 `json:"x_stock,omitempty"`
+	XRaw      float64 `json:"x_raw,omitempty"`
+	OfIdeal   float64 `json:"of_ideal,omitempty"`
+	CPUMicros float64 `json:"cpu_us"`
+	Allocs    float64 `json:"allocs"`
+	P50       float64 `json:"ack_p50_ms"`
+	P99       float64 `json:"ack_p99_ms"`
+	P999      float64 `json:"ack_p999_ms"`
+	MemoryMB  float64 `json:"memory_mb"`
+}
+
+type options struct {
+	seeds []string
+	n     int
+	limit time.Duration
+	full  bool
+	only  string
 }
 
 func main() {
-	n := flag.Int("n", 200_000, "records in each topic")
-	seconds := flag.Float64("seconds", 4, "the longest that one row takes")
+	n := flag.Int("n", 400_000, "records in each topic")
+	seconds := flag.Float64("seconds", 3, "the longest that one row takes")
 	full := flag.Bool("full", false, "all handlers, windows and distributions of keys")
-	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
+	only := flag.String("only", "", "only the subjects whose names contain this")
+	format := flag.String("format", "both", "table, json (lines), or both")
+	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	flag.Parse()
 	seeds := os.Getenv("HEADRACE_KAFKA_SEEDS")
-	if seeds == "" {
+	switch {
+	case seeds == "":
 		log.Fatal("HEADRACE_KAFKA_SEEDS is not set: run integration/servers start kafka")
-	}
-	if *n < 1 || *seconds <= 0 {
+	case *n < 1 || *seconds <= 0:
 		log.Fatalf("-n is %d and -seconds is %v: want more than 0", *n, *seconds)
+	case *format != "both" && *format != "table" && *format != "json":
+		log.Fatalf("-format is %q: want both, table or json", *format)
 	}
-	results, err := measure(strings.Split(seeds, ","), *n, time.Duration(*seconds*float64(time.Second)), *full)
-	if err != nil {
-		log.Fatal(err)
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
 	}
-	if err := write(os.Stdout, results, *asJSON); err != nil {
+	results, err := measure(options{strings.Split(seeds, ","), *n, time.Duration(*seconds * float64(time.Second)), *full, *only})
+	pprof.StopCPUProfile()
+	if err := errors.Join(err, write(os.Stdout, results, *format)); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func measure(seeds []string, n int, limit time.Duration, full bool) ([]result, error) {
+func measure(o options) ([]result, error) {
 	handlers, windows, dists := []time.Duration{0, 5 * time.Millisecond}, []int{256, 1024}, distributions[:1]
-	if full {
+	if o.full {
 		handlers = []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 100 * time.Millisecond}
 		windows = []int{64, 256, 1024, 4096}
 		dists = distributions
 	}
 	var results []result
 	for _, d := range dists {
-		topic, err := fill(seeds, n, d)
+		t, err := fill(o.seeds, o.n, d)
 		if err != nil {
-			return nil, fmt.Errorf("fill a topic with keys %s: %w", d.name, err)
+			return results, fmt.Errorf("fill a topic with keys %s: %w", d.name, err)
 		}
 		for _, h := range handlers {
-			stock := 0.0
-			run := func(s subject, window int) error {
-				r, err := row(s, &load{seeds: seeds, topic: topic, n: int64(n), wait: h, window: window}, limit)
-				if err != nil {
-					return fmt.Errorf("%s: %w", s.name, err)
-				}
-				if s.name == stockName {
-					stock = r.PerSecond
-				}
-				if stock > 0 {
-					r.TimesStock = r.PerSecond / stock
-				}
-				r.Keys, r.Handler, r.Window = d.name, h.String(), window
-				results = append(results, r)
-				return nil
-			}
-			if err := errors.Join(run(raw, 1), run(stockRouter, 8)); err != nil {
+			all, err := compare(o, t, h, windows)
+			results = append(results, all...)
+			if err != nil {
 				return results, err
 			}
-			for _, w := range windows {
-				if err := errors.Join(run(bare, w), run(headrace, w)); err != nil {
-					return results, err
-				}
-			}
+		}
+	}
+	if strings.Contains(headrace.name, o.only) {
+		steady, err := steadyLoads(o)
+		results = append(results, steady...)
+		return results, err
+	}
+	return results, nil
+}
+
+// compare runs all subjects with one handler on one topic.
+func compare(o options, t topic, wait time.Duration, windows []int) ([]result, error) {
+	var results []result
+	stock, rawLoop := 0.0, 0.0
+	run := func(s subject, window int) error {
+		if !strings.Contains(s.name, o.only) {
+			return nil
+		}
+		r, err := row(s, newLoad(o.seeds, t, wait, window), o.limit)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		switch s.name {
+		case stockRouter.name:
+			stock = r.PerSecond
+		case raw.name:
+			rawLoop = r.PerSecond
+		}
+		if stock > 0 {
+			r.XStock = r.PerSecond / stock
+		}
+		if rawLoop > 0 {
+			r.XRaw = r.PerSecond / rawLoop
+		}
+		if wait > 0 {
+			r.OfIdeal = r.PerSecond / (min(float64(window), t.busyKeys) / wait.Seconds())
+		}
+		results = append(results, r)
+		return nil
+	}
+	if err := errors.Join(run(raw, 1), run(stockRouter, partitions)); err != nil {
+		return results, err
+	}
+	for _, w := range windows {
+		if err := errors.Join(run(bare, w), run(headrace, w)); err != nil {
+			return results, err
 		}
 	}
 	return results, nil
 }
 
-// load is a topic to handle, and the handler.
-type load struct {
-	seeds  []string
-	topic  string
-	n      int64
-	wait   time.Duration
-	window int
-
-	handled              atomic.Int64
-	first, quarter, last atomic.Int64 // nanoseconds since begin
-	begin                time.Time
-	done                 chan struct{}
-}
-
-// handle handles one message.
-func (l *load) handle() {
-	l.first.CompareAndSwap(0, int64(time.Since(l.begin)))
-	if l.wait > 0 {
-		time.Sleep(l.wait)
-	}
-	switch l.handled.Add(1) {
-	case (l.n + 3) / 4:
-		l.quarter.Store(int64(time.Since(l.begin)))
-	case l.n:
-		l.last.Store(int64(time.Since(l.begin)))
-		close(l.done)
-	}
-}
-
-// row runs s on l until all is handled, or for limit after the first message.
-func row(s subject, l *load, limit time.Duration) (result, error) {
-	l.done = make(chan struct{})
-	l.begin = time.Now()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	runtime.GC()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	cpu := cpuTime()
-	ended := make(chan error, 1)
-	go func() { ended <- s.run(ctx, l) }()
-	for l.first.Load() == 0 {
-		select {
-		case err := <-ended:
-			return result{}, fmt.Errorf("it ended before the first message: %w", err)
-		case <-time.After(time.Millisecond):
-		}
-		if time.Since(l.begin) > time.Minute {
-			return result{}, errors.New("no message in a minute")
-		}
-	}
-	select {
-	case <-l.done:
-	case <-time.After(limit):
-	}
-	handled, from, to := l.handled.Load(), l.first.Load(), l.last.Load()
-	counted := handled
-	if to == 0 {
-		to = int64(time.Since(l.begin))
-	} else {
-		from, counted = l.quarter.Load(), handled-(l.n+3)/4
-	}
-	cpu = cpuTime() - cpu
-	runtime.ReadMemStats(&after)
-	cancel()
-	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-		return result{}, err
-	}
-	return result{
-		Bench:     "kafka",
-		Subject:   s.name,
-		PerSecond: float64(counted) / time.Duration(to-from).Seconds(),
-		CPUMicros: float64(cpu.Microseconds()) / float64(handled),
-		Allocs:    float64(after.Mallocs-before.Mallocs) / float64(handled),
-	}, nil
-}
-
-// cpuTime is what this process has used of processors.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		log.Fatalf("getrusage: %v", err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-func write(w io.Writer, results []result, asJSON bool) error {
-	if asJSON {
-		enc := json.NewEncoder(w)
+func write(w io.Writer, results []result, format string) error {
+	if format != "json" {
+		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(tw, "subject\tkeys\thandler\twindow\tmessages/s\tx stock\tx raw\tof ideal\tcpu us\tallocs\tack p50 ms\tp99\tp999\tMB\t")
 		for _, r := range results {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%.0f\t%s\t%s\t%s\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.0f\t\n", r.Subject, r.Keys, r.Handler, r.Window, r.PerSecond,
+				ratio(r.XStock, "%.1f", 1), ratio(r.XRaw, "%.2f", 1), ratio(r.OfIdeal, "%.0f %%", 100), r.CPUMicros, r.Allocs, r.P50, r.P99, r.P999, r.MemoryMB)
 		}
+		if err := tw.Flush(); err != nil {
+			return err
+		}
+	}
+	if format == "table" {
 		return nil
 	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "subject\tkeys\thandler\twindow\tmessages/s\tx stock\tcpu us/message\tallocs/message\t")
+	enc := json.NewEncoder(w)
 	for _, r := range results {
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%.0f\t%.1f\t%.1f\t%.0f\t\n", r.Subject, r.Keys, r.Handler, r.Window, r.PerSecond, r.TimesStock, r.CPUMicros, r.Allocs)
+		if err := enc.Encode(r); err != nil {
+			return err
+		}
 	}
-	return tw.Flush()
+	return nil
+}
+
+func ratio(v float64, format string, times float64) string {
+	if v == 0 {
+		return "-"
+	}
+	return fmt.Sprintf(format, v*times)
 }

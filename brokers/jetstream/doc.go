@@ -28,6 +28,12 @@
 // back until the old ones have come, which is after AckWait, and at most 1 s longer. Members that run at the same
 // time share one durable, without order between them.
 //
+// # Delay
+//
+// A delivery can be delayed by itself (brokers.Delivery.Delay). The server counts it as un-acked meanwhile: with as
+// many delayed as the window, or [Config.MaxAckPending], is large, nothing else comes. A member that takes over
+// after a crash may get it before its time.
+//
 // # On the wire
 //
 // CloudEvents attributes follow the CloudEvents NATS binding: metadata ce_x is the header ce-x, percent-encoded;

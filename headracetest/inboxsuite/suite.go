@@ -12,11 +12,11 @@ import (
 
 // Harness is one empty database and what the suite does with it besides the contract.
 type Harness[Tx any] struct {
-	// Store is migrated and empty.
+	// Store is migrated and empty. The tables may be those of the test before, emptied; the store is a new one.
 	Store inbox.Store[Tx]
 
-	// Unmigrated is a store on a place without our tables; nil where there is no such thing.
-	Unmigrated inbox.Store[Tx]
+	// Unmigrated returns a store on a place without our tables; nil where there is no such thing.
+	Unmigrated func(t *testing.T) inbox.Store[Tx]
 
 	// Add is a handler's effect: it adds one to the named counter, within tx.
 	Add func(ctx context.Context, tx Tx, counter string) error
@@ -73,6 +73,15 @@ func Run[Tx any](t *testing.T, open func(t *testing.T) Harness[Tx]) {
 		{"AdvanceIsPartOfTheTransaction", (*bench[Tx]).advanceRollsBack},
 		{"AdvanceConcurrently", (*bench[Tx]).advanceConcurrently},
 		{"PruneByAgeAndLimit", (*bench[Tx]).prune},
+		{"PruneInPasses", (*bench[Tx]).prunePasses},
+		{"StatsTellSizeAgeAndDuplicates", (*bench[Tx]).stats},
+		{"GroupTellsWhichAreNew", (*bench[Tx]).groupTellsWhichAreNew},
+		{"GroupComparesByteByByte", (*bench[Tx]).groupBytewise},
+		{"I3GroupWaitsForACopy", (*bench[Tx]).groupWaitsForACopy},
+		{"I3OverlappingGroupsDoNotDeadlock", (*bench[Tx]).groupsOverlap},
+		{"I4GroupCrashBetweenEffectAndCommit", (*bench[Tx]).groupCrash},
+		{"I7I8GroupFailureLeavesNoClaim", (*bench[Tx]).groupFailureLeavesNoClaim},
+		{"I7GroupedUnderFailures", (*bench[Tx]).grouped},
 		{"MissingTableIsNamed", (*bench[Tx]).missingTable},
 		{"MigrateConcurrently", (*bench[Tx]).migrateConcurrently},
 		{"MapKeepsThePromises", (*bench[Tx]).mapped},

@@ -162,29 +162,30 @@ func (b *bench[Tx]) missingTable() {
 	if b.Unmigrated == nil {
 		b.Skip("this store has no tables")
 	}
-	_, err := b.Unmigrated.Once(b.ctx, claim("m"), b.add("m"))
-	check := b.Unmigrated.Check(b.ctx)
+	store := b.Unmigrated(b.T)
+	_, err := store.Once(b.ctx, claim("m"), b.add("m"))
+	check := store.Check(b.ctx)
 	for name, err := range map[string]error{"Once": err, "Check": check} {
 		if err == nil || !strings.Contains(err.Error(), "migration") || !strings.Contains(err.Error(), "Migrate") {
 			b.Errorf("%s without tables: %v; want an error that names the table and Migrate", name, err)
 		}
 	}
-	if err := b.Unmigrated.Migrate(b.ctx); err != nil {
+	if err := store.Migrate(b.ctx); err != nil {
 		b.Fatalf("Migrate: %v", err)
 	}
-	if err := b.Unmigrated.Check(b.ctx); err != nil {
+	if err := store.Check(b.ctx); err != nil {
 		b.Errorf("Check after Migrate: %v", err)
 	}
-	if done, err := b.Unmigrated.Once(b.ctx, claim("m"), func(context.Context, Tx) error { return nil }); !done || err != nil {
+	if done, err := store.Once(b.ctx, claim("m"), func(context.Context, Tx) error { return nil }); !done || err != nil {
 		b.Errorf("Once after Migrate: %t, %v; want true", done, err)
 	}
 }
 
 // Ten replicas started at once, and nine failed on a table that was there already.
 func (b *bench[Tx]) migrateConcurrently() {
-	store := b.Unmigrated
-	if store == nil {
-		store = b.Store
+	store := b.Store
+	if b.Unmigrated != nil {
+		store = b.Unmigrated(b.T)
 	}
 	var wg sync.WaitGroup
 	for range 10 {

@@ -95,11 +95,15 @@ func TestInbox(t *testing.T) {
 		"SimpleProtocol": pgx.QueryExecModeSimpleProtocol, // behind old connection poolers
 	} {
 		t.Run(name, func(t *testing.T) {
+			p := newPlace(t, mode)
+			p.migrated(t)
 			inboxsuite.Run(t, func(t *testing.T) inboxsuite.Harness[pgx.Tx] {
-				p := newPlace(t, mode)
+				for _, table := range []string{"counters", "headrace_inbox", "headrace_version"} {
+					p.execute(t, "DELETE FROM "+p.schema+"."+table)
+				}
 				return inboxsuite.Harness[pgx.Tx]{
-					Store:         p.migrated(t),
-					Unmigrated:    newPlace(t, mode).store(t),
+					Store:         p.store(t),
+					Unmigrated:    func(t *testing.T) inbox.Store[pgx.Tx] { return newPlace(t, mode).store(t) },
 					Add:           p.add,
 					Count:         p.count,
 					Fail:          p.fail,

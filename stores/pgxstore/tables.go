@@ -61,12 +61,12 @@ func (s *Store) Prune(ctx context.Context, before time.Time, limit int) (int, er
 // Stats implements [inbox.Observed].
 func (s *Store) Stats(ctx context.Context) (inbox.Stats, error) {
 	stats := inbox.Stats{Duplicates: s.duplicates.Load()}
-	if err := s.pool.QueryRow(ctx, s.sql.size).Scan(&stats.Claims); err != nil {
-		return stats, fmt.Errorf("inbox: stats: %w", s.explain(ctx, err))
-	}
 	var age float64
 	err := s.pool.QueryRow(ctx, s.sql.oldest).Scan(&age)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+	if err == nil || errors.Is(err, pgx.ErrNoRows) {
+		err = s.pool.QueryRow(ctx, s.sql.size).Scan(&stats.Claims)
+	}
+	if err != nil {
 		return stats, fmt.Errorf("inbox: stats: %w", s.explain(ctx, err))
 	}
 	stats.Oldest = max(0, time.Duration(age*float64(time.Second)))

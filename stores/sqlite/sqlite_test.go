@@ -10,6 +10,7 @@ import (
 
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/headracetest/inboxsuite"
+	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/stores/sqlite"
 	"github.com/headrace-go/headrace/stores/sqlstore"
 )
@@ -50,7 +51,7 @@ func harness(t *testing.T, opts ...sqlite.Option) inboxsuite.Harness[*sql.Tx] {
 	store := migrated(t, opts...)
 	return inboxsuite.Harness[*sql.Tx]{
 		Store:      store,
-		Unmigrated: open(t),
+		Unmigrated: func(t *testing.T) inbox.Store[*sql.Tx] { return open(t) },
 		Add:        add,
 		Count: func(ctx context.Context, counter string) (n int, err error) {
 			err = store.DB().QueryRowContext(ctx, "SELECT coalesce(sum(n), 0) FROM counters WHERE name = ?", counter).Scan(&n)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	_ "modernc.org/sqlite"
 
 	"github.com/headrace-go/headrace/headracetest/inboxsuite"
+	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/testserver"
 	"github.com/headrace-go/headrace/stores/schema"
 	"github.com/headrace-go/headrace/stores/sqlstore"
@@ -160,10 +162,23 @@ func (p place) waiting(ctx context.Context) (bool, error) {
 	return n > 0, err
 }
 
-func (p place) harness(t *testing.T, unmigrated place) inboxsuite.Harness[*sql.Tx] {
+// suite runs the suite on p, emptied for each test: to make tables and drop them takes longer than the tests.
+func (p place) suite(t *testing.T, another func(testing.TB) place) {
+	p.migrated(t)
+	ours := strings.TrimSuffix(p.counters, "counters")
+	if p.dialect != schema.MySQL {
+		ours += schema.DefaultPrefix
+	}
+	inboxsuite.Run(t, func(t *testing.T) inboxsuite.Harness[*sql.Tx] {
+		execute(t, p.db, "DELETE FROM "+p.counters, "DELETE FROM "+ours+"inbox", "DELETE FROM "+ours+"version")
+		return p.harness(t, another)
+	})
+}
+
+func (p place) harness(t *testing.T, another func(testing.TB) place) inboxsuite.Harness[*sql.Tx] {
 	h := inboxsuite.Harness[*sql.Tx]{
-		Store:      p.migrated(t),
-		Unmigrated: unmigrated.store(t),
+		Store:      p.store(t),
+		Unmigrated: func(t *testing.T) inbox.Store[*sql.Tx] { return another(t).store(t) },
 		Add:        p.add,
 		Count:      p.count,
 		Fail: func(ctx context.Context, tx *sql.Tx) error {
@@ -185,13 +200,9 @@ func (p place) harness(t *testing.T, unmigrated place) inboxsuite.Harness[*sql.T
 	return h
 }
 
-func TestInboxOnSQLite(t *testing.T) {
-	inboxsuite.Run(t, func(t *testing.T) inboxsuite.Harness[*sql.Tx] { return onSQLite(t).harness(t, onSQLite(t)) })
-}
+func TestInboxOnSQLite(t *testing.T) { onSQLite(t).suite(t, onSQLite) }
 
-func TestInboxOnPostgres(t *testing.T) {
-	inboxsuite.Run(t, func(t *testing.T) inboxsuite.Harness[*sql.Tx] { return onPostgres(t).harness(t, onPostgres(t)) })
-}
+func TestInboxOnPostgres(t *testing.T) { onPostgres(t).suite(t, onPostgres) }
 
 func TestInboxOnMySQL(t *testing.T) {
 	for name, params := range map[string]string{
@@ -203,9 +214,7 @@ func TestInboxOnMySQL(t *testing.T) {
 		"ReadCommitted":    "?tx_isolation=%27READ-COMMITTED%27&interpolateParams=true",
 	} {
 		t.Run(name, func(t *testing.T) {
-			inboxsuite.Run(t, func(t *testing.T) inboxsuite.Harness[*sql.Tx] {
-				return onMySQL(t, params).harness(t, onMySQL(t, params))
-			})
+			onMySQL(t, params).suite(t, func(t testing.TB) place { return onMySQL(t, params) })
 		})
 	}
 }

@@ -105,22 +105,32 @@ func measure(o options) ([]result, error) {
 	}
 	var results []result
 	for _, d := range dists {
-		t, err := fill(o.seeds, o.n, d)
+		all, err := onTopic(o, d, handlers, windows)
+		results = append(results, all...)
 		if err != nil {
-			return results, fmt.Errorf("fill a topic with keys %s: %w", d.name, err)
-		}
-		for _, h := range handlers {
-			all, err := compare(o, t, h, windows)
-			results = append(results, all...)
-			if err != nil {
-				return results, err
-			}
+			return results, err
 		}
 	}
-	if strings.Contains(headrace.name, o.only) {
-		steady, err := steadyLoads(o)
-		results = append(results, steady...)
-		return results, err
+	if !strings.Contains(headrace.name, o.only) {
+		return results, nil
+	}
+	steady, err := steadyLoads(o)
+	return append(results, steady...), err
+}
+
+// onTopic makes a topic with keys of distribution d and compares everything on it.
+func onTopic(o options, d distribution, handlers []time.Duration, windows []int) (results []result, err error) {
+	t, err := fill(o.seeds, o.n, d)
+	if err != nil {
+		return nil, fmt.Errorf("fill a topic with keys %s: %w", d.name, err)
+	}
+	defer func() { err = errors.Join(err, remove(o.seeds, t.name)) }()
+	for _, h := range handlers {
+		all, err := compare(o, t, h, windows)
+		results = append(results, all...)
+		if err != nil {
+			return results, err
+		}
 	}
 	return results, nil
 }

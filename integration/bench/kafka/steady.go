@@ -39,7 +39,7 @@ func steadyLoads(o options) ([]result, error) {
 }
 
 // steadyLoad publishes at half of what the handlers can do. Of so many messages as failing says one fails; none if that is 0.
-func steadyLoad(o options, failing int) (result, error) {
+func steadyLoad(o options, failing int) (r result, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	cl, err := producer(o.seeds)
@@ -62,6 +62,7 @@ func steadyLoad(o options, failing int) (result, error) {
 	defer func() {
 		cancel()
 		published.Wait()
+		err = errors.Join(err, remove(o.seeds, name))
 	}()
 	return row(subject{subjectName, func(ctx context.Context, l *load) error {
 		return onRuntime(ctx, l, steadyConcurrency, func(ctx context.Context, _ []byte) error {

@@ -50,6 +50,17 @@ func create(ctx context.Context, cl *kgo.Client) (string, error) {
 	return name, err
 }
 
+// remove deletes a topic, which is large.
+func remove(seeds []string, topic string) error {
+	cl, err := producer(seeds)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	_, err = kadm.NewClient(cl).DeleteTopic(context.Background(), topic)
+	return err
+}
+
 // record returns number i of a topic.
 func record(topic string, i, key int) *kgo.Record {
 	return &kgo.Record{Topic: topic, Value: values[i%len(values)], Key: fmt.Appendf(nil, "key-%d", key), Headers: []kgo.RecordHeader{

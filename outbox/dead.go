@@ -12,7 +12,8 @@ type Graveyard interface {
 	Dead(ctx context.Context, after int64, limit int) ([]DeadRow, error)
 
 	// Revive puts a dead row back into the outbox in one transaction and reports whether there was one.
-	// It has its old id: rows that it blocked stay behind it.
+	// One that blocks its key has its old id: the rows that it blocked stay behind it. Another one has a new
+	// id, for its key has gone on without it.
 	Revive(ctx context.Context, id int64) (bool, error)
 
 	// Discard deletes a dead row for good and reports whether there was one. Rows that it blocked go on.

@@ -242,6 +242,9 @@ func (f *flow) delete() {
 	if f.deleting || len(f.published) == 0 {
 		return
 	}
+	if f.publishes > 0 && len(f.published) < f.cfg.InFlight {
+		return // more will come: a statement costs nearly the same for few rows
+	}
 	list := f.published
 	f.published, f.deleting = nil, true
 	go func() {

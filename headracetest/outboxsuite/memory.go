@@ -327,7 +327,11 @@ func (m *Memory) Revive(ctx context.Context, id int64) (bool, error) {
 	d, ok := m.dead[id]
 	if ok {
 		delete(m.dead, id)
-		m.rows[id] = d.Row
+		if !d.Blocks {
+			m.nextID++
+			d.ID = m.nextID
+		}
+		m.rows[d.ID] = d.Row
 	}
 	return ok, ctx.Err()
 }

@@ -27,6 +27,7 @@ type relayOptions struct {
 	Rows    int           // published by each subject that is fast; the stock forwarder gets Seconds
 	Rounds  int           // of each subject, in turns; the median counts
 	Seconds time.Duration // the longest that one round takes, and the length of those without an end
+	Sink    string        // discard, kfake or kafka; none: all
 	Kafka   []string      // a real cluster; none: that sink is left out
 }
 

@@ -9,12 +9,14 @@ import (
 	"time"
 )
 
-func main() {
+// relayMain is the part "relay".
+func relayMain() {
 	var o relayOptions
 	flag.IntVar(&o.Rows, "rows", 50_000, "rows that each relay gets")
 	flag.IntVar(&o.Rounds, "rounds", 3, "rounds of each subject; the median counts")
 	flag.DurationVar(&o.Seconds, "limit", 4*time.Second, "the longest round")
 	part := flag.String("part", "", "only relay, insert or latency")
+	flag.StringVar(&o.Sink, "sink", "", "only this sink of relay")
 	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
 	flag.Parse()
 	if seeds := os.Getenv("HEADRACE_KAFKA_SEEDS"); seeds != "" {

@@ -53,7 +53,7 @@ func benchSinks(ctx context.Context, url string, o relayOptions) ([]relayResult,
 		}},
 		{"kafka", func() (message.Publisher, func(), error) { return kafkaSink(o.Kafka) }},
 	} {
-		if sink.name == "kafka" && len(o.Kafka) == 0 {
+		if sink.name == "kafka" && len(o.Kafka) == 0 || o.Sink != "" && sink.name != o.Sink {
 			continue
 		}
 		subjects, samples := make([]string, len(movers)), make([][]float64, len(movers))

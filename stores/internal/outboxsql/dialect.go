@@ -165,3 +165,24 @@ func (d dialect) leased(leases []outbox.Lease) (string, []any) {
 	b.WriteByte(')')
 	return b.String(), nil
 }
+
+// textArray is a list of texts as a Postgres array.
+func textArray(list []string) string {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, text := range list {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('"')
+		for _, c := range []byte(text) {
+			if c == '"' || c == '\\' {
+				b.WriteByte('\\')
+			}
+			b.WriteByte(c)
+		}
+		b.WriteByte('"')
+	}
+	b.WriteByte('}')
+	return b.String()
+}

@@ -107,15 +107,16 @@ func (s *Source) promoteInTx(ctx context.Context, limit int) (n int64, err error
 // Dead implements outbox.Graveyard.
 func (s *Source) Dead(ctx context.Context, after int64, limit int) ([]outbox.DeadRow, error) {
 	var list []outbox.DeadRow
+	var died int64
+	var topic, errorType, text []byte
+	var blocks bool
+	reader := s.newReader(&topic, &died, &errorType, &text, &blocks)
 	err := s.query(ctx, func(scan func(...any) error) (bool, error) {
-		var d outbox.DeadRow
-		var died int64
-		var errorType, text []byte
-		row, _, err := scanRow(scan, &died, &errorType, &text, &d.Blocks)
-		d.Row, d.DiedAt, d.ErrorType, d.Error = row, time.UnixMicro(died), string(errorType), string(text)
-		list = append(list, d)
+		row, _, err := reader.read(scan)
+		row.Topic = string(topic)
+		list = append(list, outbox.DeadRow{Row: row, DiedAt: time.UnixMicro(died), ErrorType: string(errorType), Error: string(text), Blocks: blocks})
 		return true, err
-	}, "SELECT "+s.columns()+", "+s.d.micros("died_at")+", error_type, error, blocks FROM "+s.dead+" WHERE id > ? ORDER BY id LIMIT ?", after, limit)
+	}, "SELECT "+s.columns()+", topic, "+s.d.micros("died_at")+", error_type, error, blocks FROM "+s.dead+" WHERE id > ? ORDER BY id LIMIT ?", after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read dead rows from %s: %w", s.dead, err)
 	}
@@ -127,11 +128,16 @@ func (s *Source) Revive(ctx context.Context, id int64) (bool, error) {
 	var n int64
 	var err error
 	if s.d == postgres {
-		n, err = s.exec(ctx, s.db, "WITH gone AS (DELETE FROM "+s.dead+" WHERE id = ? RETURNING *)"+
-			" INSERT INTO "+s.outbox+" (id, "+body+") SELECT id, "+body+" FROM gone", id)
+		n, err = s.number(ctx, "WITH gone AS (DELETE FROM "+s.dead+" WHERE id = ? RETURNING *),"+
+			" kept AS (INSERT INTO "+s.outbox+" (id, "+body+") SELECT id, "+body+" FROM gone WHERE blocks),"+
+			" moved AS (INSERT INTO "+s.outbox+" ("+body+") SELECT "+body+" FROM gone WHERE NOT blocks)"+
+			" SELECT count(*) FROM gone", id)
 	} else {
 		err = s.tx(ctx, func(tx DB) (err error) {
-			if _, err = tx.Exec(ctx, "INSERT INTO "+s.outbox+" (id, "+body+") SELECT id, "+body+" FROM "+s.dead+" WHERE id = ?", id); err != nil {
+			if _, err = tx.Exec(ctx, "INSERT INTO "+s.outbox+" (id, "+body+") SELECT id, "+body+" FROM "+s.dead+" WHERE id = ? AND blocks", id); err != nil {
+				return err
+			}
+			if _, err = tx.Exec(ctx, "INSERT INTO "+s.outbox+" ("+body+") SELECT "+body+" FROM "+s.dead+" WHERE id = ? AND NOT blocks", id); err != nil {
 				return err
 			}
 			n, err = tx.Exec(ctx, "DELETE FROM "+s.dead+" WHERE id = ?", id)

@@ -32,6 +32,9 @@ type Source struct {
 	tx func(ctx context.Context, f func(DB) error) error
 
 	outbox, delayed, dead, relay, lease string // the tables
+
+	low    lowWater // Postgres
+	beyond string   // the query of topicsBeyond
 }
 
 var (
@@ -41,11 +44,13 @@ var (
 
 // New returns a source. On Postgres tx is not used and may be nil.
 func New(n schema.Names, db DB, tx func(ctx context.Context, f func(DB) error) error) *Source {
-	return &Source{
+	s := &Source{
 		d: dialect(n.Dialect), db: db, tx: tx,
 		outbox: n.Table("outbox"), delayed: n.Table("outbox_delayed"), dead: n.Table("outbox_dead"),
 		relay: n.Table("outbox_relay"), lease: n.Table("outbox_lease"),
 	}
+	s.beyond = s.beyondQuery()
+	return s
 }
 
 func (s *Source) exec(ctx context.Context, db DB, query string, args ...any) (int64, error) {
@@ -64,6 +69,14 @@ func (s *Source) number(ctx context.Context, query string, args ...any) (n int64
 
 // Topics implements outbox.Source. It jumps from one topic to the next in the index.
 func (s *Source) Topics(ctx context.Context, after string, limit int) ([]outbox.Topic, error) {
+	if s.d == postgres {
+		list, err := s.topicsBeyond(ctx, after, limit)
+		s.low.failed(err)
+		if err != nil {
+			return nil, fmt.Errorf("read topics from %s: %w", s.outbox, err)
+		}
+		return list, nil
+	}
 	var list []outbox.Topic
 	err := s.query(ctx, func(scan func(...any) error) (bool, error) {
 		var name []byte
@@ -88,10 +101,24 @@ func (s *Source) Topics(ctx context.Context, after string, limit int) ([]outbox.
 // Backlog implements outbox.Source.
 func (s *Source) Backlog(ctx context.Context, limit int) (outbox.Backlog, error) {
 	var b outbox.Backlog
+	counted := false
+	if s.d == postgres {
+		if err := s.lookBelow(ctx); err != nil {
+			return b, err
+		}
+		n, none, err := s.countBeyond(ctx, limit)
+		if err != nil {
+			return b, fmt.Errorf("count rows of %s: %w", s.outbox, err)
+		}
+		b.Rows, counted = int(n), !none
+	}
 	for _, c := range []struct {
 		table string
 		n     *int
 	}{{s.outbox, &b.Rows}, {s.delayed, &b.Delayed}, {s.dead, &b.Dead}} {
+		if c.table == s.outbox && counted {
+			continue
+		}
 		n, err := s.number(ctx, "SELECT count(*) FROM (SELECT 1 AS one FROM "+c.table+" LIMIT ?) c", limit)
 		if err != nil {
 			return outbox.Backlog{}, fmt.Errorf("count rows of %s: %w", c.table, err)
@@ -106,7 +133,18 @@ func (s *Source) Delete(ctx context.Context, owner, topic string, leases []outbo
 	if len(leases) == 0 || len(ids) == 0 {
 		return nil, nil
 	}
-	held, err := s.delete(ctx, owner, topic, leases, ids)
+	var held map[outbox.Lease]bool
+	var err error
+	for rest := ids; len(rest) > 0 && err == nil; {
+		n := len(rest)
+		if s.d == postgres {
+			rest, n = run(rest)
+		}
+		held, err = s.delete(ctx, owner, topic, leases, rest[:n])
+		rest = rest[n:]
+	}
+	s.low.failed(err)
+	s.low.deleted(topic, len(ids))
 	if err != nil {
 		return nil, fmt.Errorf("delete %d rows of topic %q from %s: %w", len(ids), topic, s.outbox, err)
 	}
@@ -119,14 +157,28 @@ func (s *Source) Delete(ctx context.Context, owner, topic string, leases []outbo
 	return lost, nil
 }
 
+// run sorts ids and returns how many of the first ones lie close together: the statement walks over the index
+// between the first and the last.
+func run(ids []int64) (sorted []int64, n int) {
+	if !slices.IsSorted(ids) {
+		ids = slices.Sorted(slices.Values(ids))
+	}
+	const gap = 10_000
+	for n = 1; n < len(ids) && ids[n]-ids[n-1] < gap; n++ {
+	}
+	return ids, n
+}
+
 func (s *Source) delete(ctx context.Context, owner, topic string, leases []outbox.Lease, ids []int64) (map[outbox.Lease]bool, error) {
 	leased, leaseArgs := s.d.leased(leases)
 	args := append([]any{owner}, leaseArgs...)
 	if s.d == postgres {
 		// The range bounds the scan, and IS TRUE keeps the subqueries hashed filters instead of joins: no
 		// plan that a stale statistic leads to reads more than the page.
-		args = append(args, topic, slices.Min(ids), slices.Max(ids), "{"+digits(ids)+"}")
-		return s.readLeases(ctx, "WITH held AS (SELECT bucket, epoch FROM "+s.lease+" WHERE owner = ? AND "+leased+" FOR SHARE),"+
+		args = append(args, topic, ids[0], ids[len(ids)-1], "{"+digits(ids)+"}")
+		// The leases are not locked: one that is lost meanwhile does no harm here, for its rows were confirmed, and
+		// the next call tells.
+		return s.readLeases(ctx, "WITH held AS (SELECT bucket, epoch FROM "+s.lease+" WHERE owner = ? AND "+leased+"),"+
 			" gone AS (DELETE FROM "+s.outbox+" WHERE topic = ? AND id >= ? AND id <= ?"+
 			" AND (id IN (SELECT unnest(CAST(CAST(? AS text) AS bigint[])))) IS TRUE AND (bucket IN (SELECT bucket FROM held)) IS TRUE)"+
 			" SELECT bucket, epoch FROM held", args...)

@@ -197,3 +197,16 @@ func diffLines(b *strings.Builder, before, after []string) {
 		fmt.Fprintf(b, "+%s\n", l)
 	}
 }
+
+// Preview returns the difference that an edit would make, and changes nothing.
+func (s *Store) Preview(ctx context.Context, id string, edit Edit) (string, error) {
+	original, err := s.One(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	copied, err := edited(original.Record, edit)
+	if err != nil {
+		return "", fmt.Errorf("edit dead letter %s: %w", id, err)
+	}
+	return Diff(&original.Record, &copied), nil
+}

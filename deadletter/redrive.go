@@ -74,6 +74,10 @@ type RedriveConfig struct {
 	// Original reads what a reference, or a redacted letter, lacks. nil: such letters are reported as not sent.
 	Original Original
 
+	// Parked is asked before a message is published: if it is parked behind its key, its claim would suppress what was published,
+	// so its key is to be released instead, and true returned (parking.Redrive does both). nil: nothing is parked.
+	Parked func(ctx context.Context, r poison.Record) (bool, error)
+
 	// Batch names the run; it is in the trail, in the messages, and in the dead letters of those that fail again. Default: a UUID.
 	Batch string
 
@@ -117,6 +121,8 @@ type RedriveReport struct {
 	Selected int64 `json:"selected"`
 	// Redriven is how many were published and marked.
 	Redriven int `json:"redriven"`
+	// Released are those of Redriven that were parked: their keys were released, and they run in their turn.
+	Released int `json:"released,omitempty"`
 	// Unmarked were published, but the claim had been lost by then: another run may send them again.
 	Unmarked int `json:"unmarked,omitempty"`
 	// Busy had been claimed by another operator, or done with meanwhile.
@@ -303,7 +309,16 @@ func (u *run) redrive(ctx context.Context, letters []Letter) error {
 	}
 	u.report.Busy += len(ready) - len(mine)
 
-	done, back, why := u.publish(ctx, mine, claimed)
+	parked, mine, back, why := u.release(ctx, mine)
+	var done []string
+	if why == nil {
+		var unsent []string
+		done, unsent, why = u.publish(ctx, mine, claimed)
+		back = append(back, unsent...)
+	} else {
+		back = append(back, idsOf(mine)...)
+	}
+	done = append(parked, done...)
 	// What is published is marked, also when ctx has ended meanwhile.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -321,6 +336,34 @@ func (u *run) redrive(ctx context.Context, letters []Letter) error {
 		}
 	}
 	return why
+}
+
+// release releases the keys of parked messages. It returns these, what is to be published, and what is to be given back.
+func (u *run) release(ctx context.Context, mine []outgoing) (parked []string, rest []outgoing, back []string, why error) {
+	if u.config.Parked == nil {
+		return nil, mine, nil, nil
+	}
+	for i, out := range mine {
+		is, err := u.config.Parked(ctx, out.letter.Record)
+		switch {
+		case err != nil:
+			return parked, rest, idsOf(mine[i:]), fmt.Errorf("dead letter %s: is its message parked: %w", out.letter.ID, err)
+		case is:
+			parked = append(parked, u.stored(out))
+			u.report.Released++
+		default:
+			rest = append(rest, out)
+		}
+	}
+	return parked, rest, nil, nil
+}
+
+func idsOf(mine []outgoing) []string {
+	ids := make([]string, len(mine))
+	for i, out := range mine {
+		ids[i] = out.letter.ID
+	}
+	return ids
 }
 
 // settleTimeout bounds the marking of what was published.

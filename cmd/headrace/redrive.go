@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/headrace-go/headrace/deadletter"
+	"github.com/headrace-go/headrace/parking"
+	"github.com/headrace-go/headrace/poison"
+)
+
+func (a *app) dltRedrive() *cobra.Command {
+	var f filterFlags
+	var reason, batch string
+	var dry, all, canary bool
+	var rate float64
+	var limit, maxHops int
+	var canaryWait, claim time.Duration
+	cmd := &cobra.Command{
+		Use: "redrive", Short: "Send dead letters back to the consumers that could not handle them",
+		Long: `Send dead letters back to the consumers that could not handle them, and to nobody else.
+
+Each one is claimed, published, confirmed and then marked, so that two operators cannot send one twice. One that cannot be
+sent does not stop the others. When it is interrupted, the same command goes on: what was published and not marked is
+sent again after the claim has ended, and the consumer's inbox removes the copy. A consumer that had handled a message after
+all does not do so again.
+
+--canary sends 1, then 10, then the rest, and stops as soon as one of them fails again.`,
+		Args: args(cobra.NoArgs),
+	}
+	f.add(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&reason, "reason", "", "why, for the trail")
+	flags.StringVar(&batch, "batch", "", "name of the run (default: a random one)")
+	flags.BoolVar(&dry, "dry-run", false, "count them and do nothing")
+	flags.BoolVar(&all, "all", false, "without a filter: all that are new")
+	flags.BoolVar(&canary, "canary", false, "send 1, then 10, then the rest; stop when one fails again")
+	flags.DurationVar(&canaryWait, "canary-wait", deadletter.DefaultCanaryWait, "how long a step waits where nobody can tell that a message was handled")
+	flags.Float64Var(&rate, "rate", deadletter.Unlimited, "messages per second (default: without limit)")
+	flags.IntVar(&limit, "limit", 0, "how many at most (default: all)")
+	flags.IntVar(&maxHops, "max-hops", deadletter.DefaultMaxHops, "refuse messages that were redriven that often")
+	flags.DurationVar(&claim, "claim-ttl", deadletter.DefaultClaimTTL, "how long a claim lasts if this command dies")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		ctx := cmd.Context()
+		filter, err := f.parse()
+		if err != nil {
+			return err
+		}
+		if filter.IsZero() && !all {
+			return usage("dlt redrive: name which dead letters with a filter, or --all")
+		}
+		by := deadletter.By{Actor: first(a.actor, "nobody"), Reason: first(reason, "dry run")}
+		if !dry {
+			if by, err = a.by(reason); err != nil {
+				return err
+			}
+		}
+		d, err := a.openDesk(ctx, &f, true)
+		if err != nil {
+			return err
+		}
+		defer closing(d, &err)
+		publisher, err := d.broker.Publisher()
+		if err != nil {
+			return err
+		}
+		defer closing(publisher, &err)
+		config := deadletter.RedriveConfig{
+			Source: d.source(), Publisher: publisher, Prepare: d.broker.keyed, MaxHeaderBytes: d.broker.Capabilities().MaxHeaderBytes,
+			Batch: batch, Actor: by.Actor, Reason: by.Reason, MaxHops: maxHops, Rate: rate, Limit: limit, ClaimTTL: claim,
+		}
+		if d.broker.reader != nil {
+			config.Original = deadletter.OriginalFrom(d.broker.reader)
+		}
+		if d.db != nil {
+			ledger := d.db.Parking()
+			config.Parked = func(ctx context.Context, r poison.Record) (bool, error) {
+				return parking.Redrive(ctx, ledger, r, parking.Reason(by))
+			}
+		}
+		if canary {
+			config.Canary, config.CanaryWait = []int{1, 10}, canaryWait
+			if config.Watcher, err = d.watcher(ctx, filter); err != nil {
+				return err
+			}
+		}
+		bar := a.newBar(0)
+		config.Progress = func(r deadletter.RedriveReport) {
+			bar.of = r.Selected
+			bar.at(int64(r.Redriven + r.Unmarked + r.Busy + len(r.Unsent)))
+		}
+		redriver, err := deadletter.NewRedriver(config)
+		if err != nil {
+			return usage("%w", err)
+		}
+		counts, err := redriver.Count(ctx, filter)
+		if err != nil {
+			return err
+		}
+		a.warnSkipped(d)
+		if dry {
+			return a.showCounts("redrive", counts)
+		}
+		if total(counts) > 0 { // else there may be claims that have ended
+			if err := a.confirm("redrive %s?", plural(total(counts), "dead letter")); err != nil {
+				return err
+			}
+		}
+		if !a.isJSON() && isTerminal(a.err) {
+			bar.w = a.err
+		}
+		report, err := redriver.Run(ctx, filter)
+		bar.end()
+		return errors.Join(a.showReport(report), err, outcome(report, err))
+	}
+	return cmd
+}
+
+// outcome is the exit code of a run that went to its end.
+func outcome(r deadletter.RedriveReport, err error) error {
+	switch {
+	case err != nil:
+		return nil
+	case len(r.Unsent) > 0:
+		return exit(exitPartly, "%s could not be sent", plural(len(r.Unsent), "dead letter"))
+	case r.Busy > 0:
+		return exit(exitPartly, "%s are redriven by somebody else", plural(r.Busy, "dead letter"))
+	case r.Unmarked > 0:
+		return exit(exitPartly, "%s were sent, but another run may send them again", plural(r.Unmarked, "dead letter"))
+	case r.Redriven == 0:
+		return errNothing
+	}
+	return nil
+}
+
+func (a *app) showReport(r deadletter.RedriveReport) error {
+	if a.isJSON() {
+		return a.writeJSON(r)
+	}
+	fmt.Fprintf(a.out, "redriven %d of %s in batch %s\n", r.Redriven, plural(r.Selected, "dead letter"), r.Batch)
+	if r.Released > 0 {
+		fmt.Fprintf(a.out, "%d of them were parked: their keys are released\n", r.Released)
+	}
+	for _, u := range r.Unsent {
+		fmt.Fprintf(a.out, "not sent: %s: %s\n", u.ID, u.Why)
+	}
+	for _, id := range r.FailedAgain {
+		fmt.Fprintf(a.out, "failed again: %s\n", id)
+	}
+	return nil
+}
+
+// watcher looks for redriven messages that failed again on their dead-letter topics and in the database, and for those that were handled
+// in the inbox, if that is in the same database.
+type watcher struct {
+	tail  *deadletter.Tail
+	store *deadletter.Store
+	db    *database
+}
+
+func (d *desk) watcher(ctx context.Context, f deadletter.Filter) (*watcher, error) {
+	w := &watcher{store: d.store, db: d.db}
+	names := d.names
+	if len(names) == 0 && d.store != nil {
+		groups, err := d.store.Groups(ctx, f, deadletter.MaxLimit)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range groups {
+			names = append(names, g.Topic+poison.Suffix)
+		}
+	}
+	if d.broker.reader == nil {
+		return w, nil
+	}
+	var err error
+	w.tail, err = deadletter.NewTail(ctx, d.broker.reader, names...)
+	return w, err
+}
+
+// Failed implements deadletter.Watcher.
+func (w *watcher) Failed(ctx context.Context, batch string) ([]poison.Record, error) {
+	var all []poison.Record
+	if w.tail != nil {
+		var err error
+		if all, err = w.tail.Failed(ctx, batch); err != nil || len(all) > 0 {
+			return all, err
+		}
+	}
+	if w.store == nil {
+		return all, nil
+	}
+	return w.store.Failed(ctx, batch)
+}
+
+// Done implements deadletter.Watcher.
+func (w *watcher) Done(ctx context.Context, consumer string, ids []string) ([]string, error) {
+	if w.db == nil {
+		return nil, deadletter.ErrUnknown
+	}
+	return w.db.claimed(ctx, consumer, ids)
+}

@@ -68,7 +68,11 @@ var errNoAnswer = errors.New("the broker did not answer")
 // commitLast is the commit of assignments that end. What is not stored now runs again elsewhere, so that it is tried
 // again for as long as it may still succeed: with KIP-848 the member's epoch can change under a commit. commitMu is held.
 func (m *member) commitLast(as []*assignment) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), m.config.CommitTimeout)
+	ctx := context.WithoutCancel(m.ctx)
+	if leaving := m.leaving.Load(); leaving != nil {
+		ctx = *leaving
+	}
+	ctx, cancel := context.WithTimeout(ctx, m.config.CommitTimeout)
 	defer cancel()
 	for m.commit(ctx, as) && ctx.Err() == nil {
 		again := time.NewTimer(5 * commitPause)

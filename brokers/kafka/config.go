@@ -22,7 +22,7 @@ const (
 	DefaultCommitInterval = 250 * time.Millisecond
 	DefaultCommitTimeout  = 5 * time.Second
 	DefaultRevokeWait     = 10 * time.Second
-	DefaultCloseTimeout   = 4 * time.Second
+	DefaultCloseTimeout   = 2 * time.Second
 	DefaultNackDelay      = 100 * time.Millisecond
 	DefaultMaxNackDelay   = 10 * time.Second
 	DefaultPublishTimeout = 30 * time.Second
@@ -112,8 +112,9 @@ type Config struct {
 	// member. NoWait for none. Default 10 s.
 	RevokeWait time.Duration
 
-	// CloseTimeout bounds how long the end of a subscription waits for a rebalance of its group to end, so that it can
-	// commit and leave in peace. Then it does both beside it, within a second each. Default 4 s.
+	// CloseTimeout bounds how long the end of a subscription waits for a rebalance of its group to end, and for its last
+	// commit, so that it can leave in peace. Then it does both beside the rebalance, within a second each: these 2 s and
+	// CloseTimeout have to fit into the time that whoever closes it has, 5 s for the runtime. Default 2 s.
 	CloseTimeout time.Duration
 
 	// NackDelay is the delay before a delivery that was nacked or released comes again; each further time

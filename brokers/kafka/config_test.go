@@ -2,9 +2,11 @@ package kafka_test
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -105,41 +107,69 @@ func TestTLSAndSASL(t *testing.T) {
 
 // A topic that matches is found when it is made, after the subscription.
 func TestRegexFindsNewTopics(t *testing.T) {
-	_, seeds := fake(t, kfake.SeedTopics(1, "orders.eu", "other"))
+	_, seeds := fake(t)
+	regex(t, seeds)
+}
+
+func TestRegexFindsNewTopicsOnKafka(t *testing.T) { regex(t, real(t)) }
+
+func regex(t *testing.T, seeds []string) {
+	orders := "orders." + rand.Text() + "." // others run on the same cluster
+	eu, us, other := orders+"eu", orders+"us", "other."+orders
+	makeTopic(t, seeds, eu, 1)
+	makeTopic(t, seeds, other, 1)
 	config := quick(seeds)
 	config.Regex = true
 	config.Options = append(config.Options, kgo.MetadataMaxAge(100*time.Millisecond))
-	fill(t, seeds, "orders.eu", 0, 1, key)
-	fill(t, seeds, "other", 0, 1, key)
-	r := read(t, open(t, config), `orders\..*`, 4)
+	fill(t, seeds, eu, 0, 1, key)
+	fill(t, seeds, other, 0, 1, key)
+	r := read(t, open(t, config), "^"+regexp.QuoteMeta(orders), 4)
 	first := r.next()
 	first.Ack()
-	makeTopic(t, seeds, "orders.us", 1)
-	fill(t, seeds, "orders.us", 0, 1, key)
+	makeTopic(t, seeds, us, 1)
+	fill(t, seeds, us, 0, 1, key)
 	second := r.next()
 	second.Ack()
-	if got := []string{at(first).Topic, at(second).Topic}; !slices.Equal(got, []string{"orders.eu", "orders.us"}) {
-		t.Errorf("topics are %v, want orders.eu and orders.us", got)
+	if got := []string{at(first).Topic, at(second).Topic}; !slices.Equal(got, []string{eu, us}) {
+		t.Errorf("topics are %v, want %s and %s", got, eu, us)
 	}
 	r.quiet(200 * time.Millisecond)
 }
 
 // A static member that restarts gets its partitions back without a rebalance; two subscriptions of one process are two members.
 func TestStaticMembers(t *testing.T) {
-	_, seeds := fake(t, kfake.SeedTopics(2, "topic"))
+	_, seeds := fake(t)
+	staticMembers(t, seeds)
+}
+
+func TestStaticMembersOnKafka(t *testing.T) { staticMembers(t, real(t)) }
+
+func staticMembers(t *testing.T, seeds []string) {
+	topic := uniqueTopic(t, seeds, 2)
 	config := quick(seeds)
 	config.InstanceID = "pod-1"
 	b := open(t, config)
-	read(t, b, "topic", 4)
-	second := read(t, b, "topic", 4)
-	admin := kadm.NewClient(client(t, seeds))
-	members := func() []string {
-		groups, err := admin.DescribeGroups(t.Context(), "c")
+	read := func() *reader {
+		sub, err := b.Subscriber(brokers.Subscription{Consumer: topic, Window: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
+		in, err := sub.Subscribe(t.Context(), topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &reader{t, sub, in}
+	}
+	read()
+	second := read()
+	admin := kadm.NewClient(client(t, seeds))
+	members := func() []string {
+		groups, err := admin.DescribeGroups(t.Context(), topic)
+		if err != nil {
+			return nil // the coordinator is not known yet
+		}
 		var ids []string
-		for _, m := range groups["c"].Members {
+		for _, m := range groups[topic].Members {
 			if m.InstanceID != nil {
 				ids = append(ids, *m.InstanceID)
 			}
@@ -153,7 +183,7 @@ func TestStaticMembers(t *testing.T) {
 	if got := members(); !slices.Equal(got, want) {
 		t.Errorf("after one was closed the members are %v, want %v: it may come back", got, want)
 	}
-	read(t, b, "topic", 4)
+	read()
 	eventually(t, "the second is back under its name", 5*time.Second, func() bool { return slices.Equal(members(), want) })
 }
 

@@ -1,7 +1,9 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -31,6 +33,30 @@ func (b *Broker) Lag(consumer, topic string) (messages int64, known bool) {
 		}
 	}
 	return messages, known
+}
+
+var _ brokers.Progresser = (*Broker)(nil)
+
+// Progress is [Broker.Stats] in the form that all brokers share, of one subscription. topic may be a regular expression as it was
+// subscribed to.
+func (b *Broker) Progress(consumer, topic string) []brokers.Progress {
+	var all []brokers.Progress
+	for _, m := range b.members() {
+		if m.consumer != consumer || m.topic != topic {
+			continue
+		}
+		for _, s := range m.stats() {
+			all = append(all, brokers.Progress{
+				Topic: s.Topic, Partition: s.Partition, Lag: s.Lag,
+				InFlight: s.InFlight, Returned: s.Returned, Waiting: s.Waiting, Blocked: s.Blocked,
+				OldestSince: s.OldestSince, NextReturn: s.NextReturn, Paused: s.Paused,
+			})
+		}
+	}
+	slices.SortFunc(all, func(a, b brokers.Progress) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
+	})
+	return all
 }
 
 // lagLoop asks for the ends of the partitions: after an assignment, and from time to time, until stop is closed.

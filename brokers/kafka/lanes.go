@@ -107,6 +107,17 @@ func (l *lanes) move(ln *lane) {
 	}
 }
 
+// blocked returns how many keys have records that may not go yet.
+func (l *lanes) blocked() int {
+	n := 0
+	for _, ln := range l.byKey {
+		if ln.waiting.len() > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 const maxSpare = 256
 
 // hottest returns how much of one key is held or waits, at most.

@@ -14,10 +14,12 @@ import (
 const besideTimeout = time.Second
 
 // leave leaves the group and closes the client. In peace, that gives up the partitions as a revocation does, with a commit; but
-// franz-go waits for a rebalance that is under way, which can take as long as the slowest member.
+// franz-go waits for a rebalance that is under way, which can take as long as the slowest member. It takes at most CloseTimeout and
+// two times besideTimeout.
 func (m *member) leave() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), m.config.CloseTimeout)
 	defer cancel()
+	m.leaving.Store(&ctx)
 	err := m.client.LeaveGroupContext(ctx)
 	if ctx.Err() != nil {
 		m.leaveBeside()

@@ -36,8 +36,9 @@ type member struct {
 	ctx      context.Context    // of the subscription and its deliveries
 	out      chan *message.Message
 	budget   *budget
-	ending   atomic.Bool // the subscription ends: wait for nothing
-	gone     atomic.Bool // it has ended
+	ending   atomic.Bool                     // the subscription ends: wait for nothing
+	gone     atomic.Bool                     // it has ended
+	leaving  atomic.Pointer[context.Context] // how long it may leave in peace, from then on
 
 	drained  chan struct{} // some partition is not full any more; capacity 1
 	soon     chan struct{} // commit before the next interval; capacity 1

@@ -28,6 +28,9 @@ type PartitionStats struct {
 	// HottestKey is how many records of one key are in flight, returned or waiting for it, at most.
 	HottestKey int
 
+	// Blocked is how many keys have records that wait for deliveries of their key to be settled, or to come again.
+	Blocked int
+
 	// Span is how many offsets lie between the committed one and the highest that was handed over.
 	Span int64
 
@@ -120,6 +123,7 @@ func (a *assignment) stats() PartitionStats {
 		Returned:     len(a.back),
 		Waiting:      a.stored + a.lanes.ready.len(),
 		HottestKey:   a.lanes.hottest(),
+		Blocked:      a.lanes.blocked(),
 		OldestOffset: -1,
 		NextReturn:   a.backAt,
 		Former:       len(a.old),

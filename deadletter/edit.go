@@ -95,7 +95,7 @@ func edited(r poison.Record, e Edit) (poison.Record, error) {
 	switch {
 	case structured:
 		var err error
-		if c.Payload, err = renamed(r.Payload, c.Payload, c.UUID); err != nil {
+		if c.Payload, err = renamed(r.Payload, c.Payload, c.UUID, or(r.UUID, r.MessageID)); err != nil {
 			return c, err
 		}
 	case c.Metadata[event.MetaID] != "":
@@ -116,8 +116,9 @@ func edited(r poison.Record, e Edit) (poison.Record, error) {
 	return c, nil
 }
 
-// renamed gives a structured event the new id, unless the edit did, and the causation of the old one.
-func renamed(before, after []byte, id string) ([]byte, error) {
+// renamed gives a structured event the new id, unless the edit gave it another than it had, and the causation of the old one, or of
+// otherwise where that cannot be read.
+func renamed(before, after []byte, id, otherwise string) ([]byte, error) {
 	var was struct{ ID string }
 	_ = json.Unmarshal(before, &was) // it may be what had to be edited
 	var fields map[string]json.RawMessage
@@ -125,11 +126,11 @@ func renamed(before, after []byte, id string) ([]byte, error) {
 		return nil, fmt.Errorf("the edited payload is not a structured CloudEvent: %w", err)
 	}
 	var is string
-	if err := json.Unmarshal(fields["id"], &is); err != nil || is == was.ID {
+	if err := json.Unmarshal(fields["id"], &is); err != nil || is == was.ID || was.ID == "" {
 		fields["id"], _ = json.Marshal(id) //nolint:errchkjson // a string
 	}
-	if was.ID != "" {
-		fields["causationid"], _ = json.Marshal(was.ID) //nolint:errchkjson // a string
+	if cause := or(was.ID, otherwise); cause != "" {
+		fields["causationid"], _ = json.Marshal(cause) //nolint:errchkjson // a string
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

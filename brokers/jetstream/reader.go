@@ -65,10 +65,7 @@ func (b *Broker) Read(ctx context.Context, topic string, r brokers.Range, fn fun
 	defer b.drop(ctx, stream, name)
 	defer messages.Stop()
 	for {
-		in, err := messages.Next(jetstream.NextContext(ctx), jetstream.NextMaxWait(readIdle))
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
+		in, err := next(ctx, messages)
 		if err != nil {
 			return fmt.Errorf("jetstream: read topic %q: %w", topic, err)
 		}
@@ -86,6 +83,20 @@ func (b *Broker) Read(ctx context.Context, topic string, r brokers.Range, fn fun
 			return nil
 		}
 	}
+}
+
+// next waits for a message, for at most readIdle.
+func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
+	wait, cancel := context.WithTimeout(ctx, readIdle)
+	defer cancel()
+	in, err := messages.Next(jetstream.NextContext(wait))
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case wait.Err() != nil:
+		return nil, fmt.Errorf("the server sent nothing for %v: %w", readIdle, err)
+	}
+	return in, err
 }
 
 // drop deletes the consumer of a read now; the server would do so by itself, later.

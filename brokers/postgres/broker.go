@@ -24,6 +24,9 @@ var ErrClosed = errors.New("closed")
 // statementTimeout bounds the statements that nobody waits for.
 const statementTimeout = 5 * time.Second
 
+// grace is how long statements that run at the end may take before they are cancelled.
+const grace = time.Second
+
 // Broker opens subscribers and publishers on one database. It is safe for concurrent use.
 type Broker struct {
 	config   Config
@@ -35,10 +38,10 @@ type Broker struct {
 	notifier *notifier
 	backlogs *backlogs
 
-	// ctx ends with Close: the statements of the background end.
-	ctx  context.Context //nolint:containedctx // the lifetime of the broker's own goroutines
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	// live ends with Close. ctx, of statements, ends a moment later: to cancel one costs the pool a connection.
+	live, ctx context.Context
+	end, stop context.CancelFunc
+	wg        sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
@@ -72,6 +75,7 @@ func New(config Config) (*Broker, error) {
 		active: make(map[string]map[*subscription]struct{}),
 	}
 	b.ctx, b.stop = context.WithCancel(context.Background())
+	b.live, b.end = context.WithCancel(b.ctx)
 	b.notifier = newNotifier(b)
 	b.backlogs = newBacklogs(b)
 	return b, nil
@@ -195,8 +199,11 @@ func (b *Broker) Close() error {
 	}
 	ends.Wait()
 	b.notifier.close()
-	b.stop()
+	b.end()
+	late := time.AfterFunc(grace, b.stop)
+	defer late.Stop()
 	b.wg.Wait()
+	b.stop()
 	return nil
 }
 

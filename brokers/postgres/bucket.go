@@ -35,7 +35,7 @@ type bucket struct {
 	leaving bool     // given back as soon as nothing is held
 
 	// Every row with an id up to low that will ever be there was read. Ids are no cursor: a transaction can
-	// commit after another one that has higher ids, see bounds.
+	// commit after another one that has higher ids, see proof.
 	low  int64
 	take int64 // rows to read at once
 }
@@ -100,33 +100,4 @@ func (b *bucket) cut(i int) *entry {
 		b.queue = slices.Delete(b.queue, i, i+1)
 	}
 	return e
-}
-
-// bounds finds ids below which nothing can come any more, so that the index entries of deleted rows, of
-// which there can be millions while an old snapshot keeps vacuum from them, are not walked again and again.
-//
-// An id is assigned long before its row can be seen, but after its transaction has got its xid (see statements).
-// So take S, the sequence's last value, and then X, the xid of a transaction that begins later: who has an id up to S has an
-// xid below X. When a snapshot's xmin, below which no transaction runs, has reached X, that snapshot has all
-// rows up to S.
-type bounds struct {
-	safe int64 // proven
-	s, x int64 // the next candidate; x is 0 until it is known
-}
-
-// saw takes what a snapshot told: the sequence's last value, read after the snapshot was taken, and its xmin.
-func (b *bounds) saw(seq, xmin int64) {
-	if b.x != 0 && xmin >= b.x {
-		b.safe, b.s, b.x = max(b.safe, b.s), 0, 0
-	}
-	if b.s == 0 {
-		b.s = seq
-	}
-}
-
-// began takes the xid of a transaction that began when s was the candidate already.
-func (b *bounds) began(s, xid int64) {
-	if b.s == s && s != 0 && b.x == 0 {
-		b.x = xid
-	}
 }

@@ -9,8 +9,7 @@ import (
 const (
 	// pageBytes bounds what one page brings, in bytes of metadata and payload; one message is read whatever its size.
 	pageBytes = 4 << 20
-	// rescanEvery is how often all ids are looked at again, for rows that were inserted by hand without the care
-	// that bounds relies on.
+	// rescanEvery is how often all ids are looked at again, should anything have escaped the proof.
 	rescanEvery = 30 * time.Second
 	// firstTake is how many rows of a bucket are read at once, until it turns out to have more.
 	firstTake = 8
@@ -23,28 +22,22 @@ type request struct {
 	lows    []int64
 	takes   []int64
 	known   []int64 // ids in memory
-	rows    int
+	safe    int64   // proven before it was made
 }
 
 // page is the answer.
 type page struct {
 	*request
-	entries   []*entry
-	of        []int16 // the entries' buckets
-	bytes     int
-	seq, xmin int64
-	err       error
+	entries []*entry
+	of      []int16 // the entries' buckets
+	bytes   int
+	err     error
 }
 
-// fetchLoop answers requests until the channel is closed or ctx ends.
+// fetchLoop answers requests until the channel is closed. There is one at a time, so it never waits to answer.
 func (s *subscription) fetchLoop(ctx context.Context) {
 	for r := range s.requests {
-		p := s.fetch(ctx, r)
-		select {
-		case s.pages <- p:
-		case <-ctx.Done():
-			return
-		}
+		s.pages <- s.fetch(ctx, r)
 	}
 }
 
@@ -53,28 +46,20 @@ func (s *subscription) fetch(ctx context.Context, r *request) *page {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	p.err = func() error {
-		rows, err := s.broker.pool.Query(ctx, s.broker.sql.fetch, s.group.id, r.numbers, r.lows, r.takes, r.known, r.rows, pageBytes)
+		rows, err := s.broker.pool.Query(ctx, s.broker.sql.fetch, s.group.id, r.numbers, r.lows, r.takes, r.known, pageBytes)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		for rows.Next() {
-			var (
-				e        = &entry{}
-				number   *int16
-				id       *int64
-				uuid     *string
-				metadata *string
-				micros   *int64
-			)
-			if err := rows.Scan(&p.seq, &p.xmin, &number, &id, &e.key, &uuid, &metadata, &e.payload, &micros, &e.deliveries); err != nil {
+			e := &entry{}
+			var number int16
+			var micros int64
+			if err := rows.Scan(&number, &e.id, &e.key, &e.uuid, &e.metadata, &e.payload, &micros, &e.deliveries); err != nil {
 				return err
 			}
-			if id == nil {
-				continue // there is no row
-			}
-			e.id, e.uuid, e.metadata, e.stored = *id, *uuid, *metadata, time.UnixMicro(*micros)
-			p.entries, p.of = append(p.entries, e), append(p.of, *number)
+			e.stored = time.UnixMicro(micros)
+			p.entries, p.of = append(p.entries, e), append(p.of, number)
 			p.bytes += e.size()
 		}
 		return rows.Err()
@@ -97,11 +82,11 @@ func (s *subscription) ask(now time.Time) {
 	if s.woken.Swap(false) {
 		s.poll = s.broker.config.PollMin
 	}
-	if now.Sub(s.rescanned) >= rescanEvery {
+	if s.void.Swap(false) || now.Sub(s.rescanned) >= rescanEvery {
 		s.fromScratch()
 		s.rescanned = now
 	}
-	r := &request{rows: s.room - s.buffered, known: []int64{}} // a nil slice is NULL
+	r := &request{safe: s.safe.Load(), known: []int64{}} // a nil slice is NULL
 	for _, b := range s.owned {
 		if b.leaving {
 			continue
@@ -109,7 +94,6 @@ func (s *subscription) ask(now time.Time) {
 		r.buckets = append(r.buckets, b)
 		r.numbers = append(r.numbers, b.bucket)
 		r.lows = append(r.lows, b.low)
-		r.takes = append(r.takes, min(b.take, int64(r.rows)))
 		for _, e := range b.queue {
 			r.known = append(r.known, e.id)
 		}
@@ -118,6 +102,7 @@ func (s *subscription) ask(now time.Time) {
 		s.more, s.pollAt = false, now.Add(s.poll)
 		return
 	}
+	r.takes = s.takes(r.buckets)
 	for _, h := range s.held {
 		r.known = append(r.known, h.entry.id)
 	}
@@ -129,9 +114,25 @@ func (s *subscription) ask(now time.Time) {
 	s.requests <- r // has room for one
 }
 
+// takes divides the room among buckets: those that had more than was taken get more.
+func (s *subscription) takes(list []*bucket) []int64 {
+	room, sum := int64(s.room-s.buffered), int64(0)
+	for _, b := range list {
+		sum += b.take
+	}
+	takes := make([]int64, len(list))
+	for i, b := range list {
+		takes[i] = b.take
+		if sum > room {
+			takes[i] = max(1, b.take*room/sum)
+		}
+	}
+	return takes
+}
+
 // fromScratch forgets what was proven of ids.
 func (s *subscription) fromScratch() {
-	s.bounds = bounds{}
+	s.safe.Store(0)
 	for _, b := range s.owned {
 		b.low = 0
 	}
@@ -148,7 +149,6 @@ func (s *subscription) add(p *page, now time.Time) {
 		s.more = true
 		return
 	}
-	s.bounds.saw(p.seq, p.xmin)
 	for i, e := range p.entries {
 		if b := s.buckets[p.of[i]]; b != nil && b == p.bucketOf(p.of[i]) {
 			b.add(e)
@@ -156,7 +156,7 @@ func (s *subscription) add(p *page, now time.Time) {
 			s.bufferedBytes += e.size()
 		}
 	}
-	cut := len(p.entries) >= p.rows || p.bytes >= pageBytes
+	cut := p.bytes >= pageBytes
 	var read [buckets]int64
 	var last [buckets]int64
 	for i, e := range p.entries {
@@ -176,10 +176,11 @@ func (s *subscription) add(p *page, now time.Time) {
 		case n < b.take/2:
 			b.take = max(b.take/2, firstTake)
 		}
-		b.low = max(b.low, min(s.bounds.safe, complete))
+		b.low = max(b.low, min(p.safe, complete))
 	}
 	s.more = s.more || cut
 	if len(p.entries) > 0 {
+		s.busy.Store(true)
 		s.poll = s.broker.config.PollMin
 	} else {
 		s.poll = min(2*s.poll, s.broker.config.PollMax)

@@ -6,6 +6,8 @@ import (
 )
 
 const (
+	// proveEvery is the time between two looks at who writes.
+	proveEvery = 250 * time.Millisecond
 	// promoteEvery is how often delayed messages whose time has come are looked for, promoteAtOnce how many move at once.
 	promoteEvery  = time.Second
 	promoteAtOnce = 1_000
@@ -14,14 +16,25 @@ const (
 	lagLimit = 1_000_000
 )
 
-// housekeep does what can wait, until ctx ends.
-func (s *subscription) housekeep(ctx context.Context) {
-	ticker := time.NewTicker(promoteEvery)
+// housekeep does what can wait, with statements under work, until ctx ends.
+func (s *subscription) housekeep(ctx, work context.Context) {
+	ticker := time.NewTicker(proveEvery)
 	defer ticker.Stop()
-	var countAt time.Time
-	for {
-		s.promote(ctx)
-		if now := time.Now(); !now.Before(countAt) && s.count(ctx) {
+	var promoteAt, countAt time.Time
+	var p proof
+	for looks := 0; ; {
+		if s.busy.Swap(false) {
+			looks = 3 // it takes so many to prove what is there now
+		}
+		if looks > 0 {
+			looks--
+			s.prove(work, &p)
+		}
+		if now := time.Now(); !now.Before(promoteAt) {
+			promoteAt = now.Add(promoteEvery)
+			s.promote(work)
+		}
+		if now := time.Now(); !now.Before(countAt) && s.count(work) {
 			// A large backlog takes long to count: a twentieth of the time is enough.
 			countAt = now.Add(max(lagEvery, 20*time.Since(now)))
 		}
@@ -30,6 +43,26 @@ func (s *subscription) housekeep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+func (s *subscription) prove(ctx context.Context, p *proof) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	var last int64
+	var started time.Time
+	var writers []string
+	err := s.broker.pool.QueryRow(ctx, s.broker.sql.writers).Scan(&last, &started, &writers)
+	if err != nil {
+		return // reading begins where it did
+	}
+	proven, void := p.saw(last, started, writers)
+	if void {
+		s.safe.Store(0)
+		s.void.Store(true)
+		s.wake()
+	} else if proven > 0 {
+		s.safe.Store(proven)
 	}
 }
 

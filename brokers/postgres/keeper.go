@@ -41,8 +41,9 @@ type tenure struct {
 // keeper is the writing half of a subscription: it keeps the leases, deletes what was acked and stores what was given
 // back, with one statement at a time, so that these never wait for each other's locks. Its own goroutine does the I/O.
 type keeper struct {
-	s     *subscription
-	owner string
+	s       *subscription
+	owner   string
+	members int // as the last beat said
 
 	kick  chan struct{} // something to write; capacity 1
 	early chan struct{} // beat now; capacity 1
@@ -53,9 +54,6 @@ type keeper struct {
 	returned  []settled // deliveries to be stored
 	releasing []lease
 	tenure    *tenure // not yet seen by the subscription
-	candidate int64   // bounds.s, set by the subscription
-	probeS    int64   // the candidate that probeX belongs to
-	probeX    int64
 }
 
 func newKeeper(s *subscription) *keeper {
@@ -115,12 +113,13 @@ func (k *keeper) backlog() int {
 	return len(k.acked) + len(k.removing)
 }
 
-// news takes what the database said since the last call; t is nil if that is nothing.
-func (k *keeper) news(candidate int64) (t *tenure, probeS, probeX int64) {
+// news takes what the database said since the last call; nil if that is nothing.
+func (k *keeper) news() *tenure {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	t, k.tenure, k.candidate = k.tenure, nil, candidate
-	return t, k.probeS, k.probeX
+	t := k.tenure
+	k.tenure = nil
+	return t
 }
 
 // run works until stop is closed, then writes what is left and leaves.
@@ -131,12 +130,12 @@ func (k *keeper) run(stop <-chan struct{}) {
 	var troubles trouble
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var next time.Time // the next beat
+	var last, next time.Time // beats
 	for {
 		err := k.flush(ctx)
 		// Who begins anew writes first what was acked under its old leases, as long as nobody else has them.
 		if now := time.Now(); !now.Before(next) && (err == nil || k.owner != "") {
-			next = now.Add(every)
+			last, next = now, now.Add(every)
 			if beatErr := k.beat(ctx); beatErr != nil {
 				err = errors.Join(err, beatErr)
 				next = now.Add(retry)
@@ -153,12 +152,20 @@ func (k *keeper) run(stop <-chan struct{}) {
 		case <-timer.C:
 		case <-kick:
 		case <-k.early:
-			next = time.Time{}
+			// The more members there are, the more come and go, and each tells all others.
+			next = earlier(next, last.Add(min(time.Duration(k.members)*2*time.Millisecond, every)))
 		case <-stop:
 			k.end(ctx)
 			return
 		}
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // end writes what is left. What cannot be written comes again: at once if the leases were given back, else
@@ -205,18 +212,16 @@ func (k *keeper) flush(ctx context.Context) error {
 			k.removing = append(k.removing, k.acked[:n]...)
 			k.acked = append(k.acked[:0], k.acked[n:]...)
 		}
-		removing, candidate := k.removing, k.candidate
+		removing := k.removing
 		k.mu.Unlock()
 		if len(removing) == 0 {
 			break
 		}
-		xid, err := k.remove(ctx, removing)
-		if err != nil {
+		if err := k.remove(ctx, removing); err != nil {
 			return err
 		}
 		k.mu.Lock()
 		k.removing = k.removing[:0]
-		k.probeS, k.probeX = candidate, xid
 		k.mu.Unlock()
 		ring(k.s.kick)
 	}
@@ -240,9 +245,9 @@ func (k *keeper) flush(ctx context.Context) error {
 	return err
 }
 
-// remove deletes the rows of list whose leases nobody has taken, and returns the xid of the statement. Of the
-// others it deletes none: whoever has their bucket now delivers them again.
-func (k *keeper) remove(ctx context.Context, list []settled) (xid int64, err error) {
+// remove deletes the rows of list whose leases nobody has taken. Of the others it deletes none: whoever has their
+// bucket now delivers them again.
+func (k *keeper) remove(ctx context.Context, list []settled) error {
 	numbers, epochs := leasesOf(list)
 	of, ids := make([]int16, len(list)), make([]int64, len(list))
 	counted := []int64{}
@@ -253,16 +258,16 @@ func (k *keeper) remove(ctx context.Context, list []settled) (xid int64, err err
 		}
 	}
 	var held []int16
-	err = k.call(ctx, func(ctx context.Context) error {
-		return k.s.broker.pool.QueryRow(ctx, k.s.broker.sql.remove, k.s.group.id, numbers, epochs, of, ids, counted).Scan(&xid, &held)
+	err := k.call(ctx, func(ctx context.Context) error {
+		return k.s.broker.pool.QueryRow(ctx, k.s.broker.sql.remove, k.s.group.id, numbers, epochs, of, ids, counted).Scan(&held)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("delete %d acked messages: %w", len(list), err)
+		return fmt.Errorf("delete %d acked messages: %w", len(list), err)
 	}
 	if len(held) < len(numbers) {
 		k.hurry() // some leases are lost
 	}
-	return xid, nil
+	return nil
 }
 
 // leasesOf returns the distinct leases of list. A bucket can be in it with two epochs.
@@ -347,7 +352,8 @@ func (k *keeper) beat(ctx context.Context) error {
 		k.hurry()
 		return nil
 	}
-	t := &tenure{share: outbox.Share(others + 1), until: began.Add(k.s.ttl)}
+	k.members = others + 1
+	t := &tenure{share: outbox.Share(k.members), until: began.Add(k.s.ttl)}
 	t.leases = make([]lease, len(numbers), buckets)
 	for i := range numbers {
 		t.leases[i] = lease{numbers[i], epochs[i]}

@@ -120,7 +120,7 @@ func (n *notifier) run() {
 		select {
 		case <-timer.C:
 		case <-n.kick:
-		case <-n.broker.ctx.Done():
+		case <-n.broker.live.Done():
 			return
 		}
 		due, next := n.due(time.Now())
@@ -191,7 +191,7 @@ func (n *notifier) listen() {
 }
 
 func (n *notifier) listenLoop() {
-	ctx := n.broker.ctx
+	ctx := n.broker.live
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
 		began := time.Now()
 		err := n.receive(ctx)

@@ -16,7 +16,7 @@ type statements struct {
 	unregister, forgetGroup, someRows string
 	join, beat, take, letGo, leave    string
 	remove, count                     string
-	fetch                             string
+	fetch, writers                    string
 	lag, backlog                      string
 }
 
@@ -38,14 +38,11 @@ func newStatements(n schema.Names) statements {
 	)
 	text := func(s string) string { return names.Replace(names.Replace(s)) }
 	return statements{
-		// The transaction gets its xid before any row gets an id (the final SELECT waits for the sort, which waits
-		// for x). So a transaction whose xid is newer than some moment has no id that is older, see bounds.
 		publish: text(`
-WITH x AS MATERIALIZED (SELECT pg_current_xact_id() AS xid)
 INSERT INTO {message} (group_id, bucket, msg_key, uuid, metadata, payload)
 SELECT g.id, r.b, r.k, r.u, r.m, r.p
-FROM x, {group} g, unnest($2::smallint[], $3::bytea[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY AS r (b, k, u, m, p, n)
-WHERE g.topic = $1 AND x.xid IS NOT NULL ORDER BY r.n, g.id`),
+FROM {group} g, unnest($2::smallint[], $3::bytea[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY AS r (b, k, u, m, p, n)
+WHERE g.topic = $1 ORDER BY r.n, g.id`),
 		publishDelayed: text(`
 INSERT INTO {delayed} (topic, bucket, msg_key, uuid, metadata, payload, available_at)
 SELECT $1, r.b, r.k, r.u, r.m, r.p, r.a
@@ -54,7 +51,7 @@ ORDER BY r.n`),
 		addTopic: text(`INSERT INTO {group} (topic, consumer, base) VALUES ($1, '', true) ON CONFLICT DO NOTHING`),
 
 		promote: text(`
-WITH due AS ( -- it gets the transaction its xid, see publish
+WITH due AS (
 	DELETE FROM {delayed} WHERE id = ANY (ARRAY(
 		SELECT id FROM {delayed} WHERE topic = $1 AND available_at <= {now} ORDER BY available_at, id LIMIT $2 FOR UPDATE SKIP LOCKED))
 	RETURNING id, available_at, bucket, msg_key, uuid, metadata, payload, created_at)
@@ -111,7 +108,7 @@ WITH {held}, gone AS (
 ), counts AS (
 	DELETE FROM {attempt} WHERE group_id = $1 AND id = ANY ($6::bigint[])
 )
-SELECT pg_current_xact_id()::text::bigint, ARRAY(SELECT bucket FROM held)`),
+SELECT ARRAY(SELECT bucket FROM held)`),
 		count: text(`
 WITH {held}
 INSERT INTO {attempt} AS a (group_id, id, deliveries)
@@ -119,26 +116,26 @@ SELECT $1, x.id, x.deliveries FROM unnest($4::smallint[], $5::bigint[], $6::inte
 ON CONFLICT (group_id, id) DO UPDATE SET deliveries = greatest(a.deliveries, excluded.deliveries)`),
 
 		// group; buckets, the ids above which to look in each, and how many rows to take of each; ids that are
-		// known; rows and bytes in all. The comparisons of rows make it walk the primary key.
+		// known; bytes in all. The comparisons of rows make it walk the primary key.
 		fetch: text(`
-SELECT s.seq, s.xmin, r.bucket, r.id, r.msg_key, r.uuid, r.metadata, r.payload, (extract(epoch FROM r.created_at) * 1000000)::bigint, coalesce(a.deliveries, 0)
-FROM (SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('{message}', 'id')::regclass), 0) AS seq,
-	pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xmin) s
-LEFT JOIN (
-	SELECT * FROM (
-		SELECT p.*, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) - size AS before FROM (
-			SELECT m.*, octet_length(m.metadata) + coalesce(octet_length(m.payload), 0) AS size
-			FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS b (bucket, low, take)
-			CROSS JOIN LATERAL (
-				SELECT * FROM {message}
-				WHERE (group_id, bucket, id) > ($1, b.bucket, b.low) AND (group_id, bucket, id) <= ($1, b.bucket, 9223372036854775807)
-				AND id <> ALL ($5::bigint[])
-				ORDER BY group_id, bucket, id LIMIT b.take) m
-			ORDER BY m.id LIMIT $6) p
-		) c WHERE before < $7
-	) r ON true
-LEFT JOIN {attempt} a ON a.group_id = $1 AND a.id = r.id
-ORDER BY r.id`),
+SELECT r.bucket, r.id, r.msg_key, r.uuid, r.metadata, r.payload, (extract(epoch FROM r.created_at) * 1000000)::bigint, coalesce(a.deliveries, 0)
+FROM (
+	SELECT m.*, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) - size AS before
+	FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS b (bucket, low, take)
+	CROSS JOIN LATERAL (
+		SELECT *, octet_length(metadata) + coalesce(octet_length(payload), 0) AS size FROM {message}
+		WHERE (group_id, bucket, id) > ($1, b.bucket, b.low) AND (group_id, bucket, id) <= ($1, b.bucket, 9223372036854775807)
+		AND id <> ALL ($5::bigint[])
+		ORDER BY group_id, bucket, id LIMIT b.take) m
+) r LEFT JOIN {attempt} a ON a.group_id = $1 AND a.id = r.id
+WHERE r.before < $6 ORDER BY r.id`),
+
+		// The last id that was given out, when the server started, and the transactions that may have written rows
+		// which cannot be seen yet: whoever writes has this lock until it commits. See proof.
+		writers: text(`
+SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('{message}', 'id')::regclass), 0), pg_postmaster_start_time(),
+	ARRAY(SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND relation = '{message}'::regclass
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND mode = 'RowExclusiveLock' AND granted)`),
 
 		lag: text(`SELECT count(*) FROM (SELECT FROM {message} WHERE group_id = $1 AND bucket = ANY ($2::smallint[]) LIMIT $3) c`),
 		backlog: text(`

@@ -21,7 +21,7 @@ const (
 
 // minRoom and maxRoom bound how many messages are read ahead of their delivery.
 const (
-	minRoom = 64
+	minRoom = 256
 	maxRoom = 2_000
 )
 
@@ -45,6 +45,9 @@ type subscription struct {
 	released atomic.Bool  // some held delivery was released
 	lag      atomic.Int64 // -1: not known
 	covers   atomic.Pointer[[]int16]
+	safe     atomic.Int64 // what the proof has found
+	void     atomic.Bool  // what it had found is not true any more
+	busy     atomic.Bool  // messages were read since the last look
 
 	// The rest is run's own.
 
@@ -64,7 +67,6 @@ type subscription struct {
 	pollAt        time.Time
 	askAgain      time.Time
 	rescanned     time.Time
-	bounds        bounds
 	trouble       trouble
 
 	next  *hold   // taken, and not yet received by anybody
@@ -98,7 +100,7 @@ func newSubscription(b *Broker, want brokers.Subscription, topic string, g group
 		requests:  make(chan *request, 1),
 		pages:     make(chan *page, 1),
 		releasing: make(map[lease]struct{}),
-		room:      min(max(want.Window, minRoom), maxRoom),
+		room:      min(max(2*want.Window, minRoom), maxRoom),
 		poll:      b.config.PollMin,
 		scan:      scanFast,
 		rescanned: time.Now(),
@@ -118,21 +120,26 @@ func (s *subscription) wake() {
 func (s *subscription) run(ctx context.Context) {
 	s.timer = time.NewTimer(time.Hour)
 	s.timer.Stop()
-	work, endWork := context.WithCancel(context.WithoutCancel(ctx)) // of the reading half
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	work, endWork := context.WithCancel(context.WithoutCancel(ctx)) // of the statements that read
 	stopKeeper := make(chan struct{})
 	var readers, keeper sync.WaitGroup
 	keeper.Go(func() { s.keeper.run(stopKeeper) })
 	readers.Go(func() { s.fetchLoop(work) })
-	readers.Go(func() { s.housekeep(work) })
+	readers.Go(func() { s.housekeep(ctx, work) })
 
 	if err := s.serve(ctx); err != nil {
 		s.broker.log.ErrorContext(ctx, "postgres: a subscription has ended", "consumer", s.consumer, "topic", s.topic, "error", err)
 	}
 
 	s.timer.Stop()
-	endWork()
+	cancel()
 	close(s.requests)
+	late := time.AfterFunc(grace, endWork) // to cancel a statement costs the pool a connection
 	readers.Wait()
+	late.Stop()
+	endWork()
 	s.end()
 	s.broker.exit(s)
 	close(stopKeeper)
@@ -393,9 +400,7 @@ func (s *subscription) end() {
 
 // hear takes the keeper's news, and fences the subscription when its leases have run out.
 func (s *subscription) hear(now time.Time) error {
-	t, probeS, probeX := s.keeper.news(s.bounds.s)
-	s.bounds.began(probeS, probeX)
-	if t != nil {
+	if t := s.keeper.news(); t != nil {
 		if t.gone {
 			return errUnregistered
 		}

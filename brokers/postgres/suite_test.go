@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/postgres"
 	"github.com/headrace-go/headrace/headracetest/brokersuite"
 )
 
@@ -42,6 +43,7 @@ func TestUniversal(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			e := newEnv(t)
 			config := e.config()
+			config.LeaseTTL = postgres.DefaultLeaseTTL // hundreds of subscriptions share the pool
 			if tt.ordered {
 				config.Key = func(*message.Message) []byte { return []byte("one") }
 			}

@@ -39,7 +39,7 @@ type Held[E any] struct {
 	cancel     context.CancelFunc
 	released   atomic.Bool
 	delay      atomic.Int64 // after a release: for so long nobody gets it
-	prev, next *Held[E] // in the settler's list, while it is there
+	prev, next *Held[E]     // in the settler's list, while it is there
 	listed     bool
 }
 
@@ -86,6 +86,7 @@ type Settler[E any] struct {
 	held        int
 	marked      []*Held[E] // somebody says that it is settled
 	settling    int        // given to settle, which has not returned
+	reserved    int        // settled, and to come again
 }
 
 // NewSettler returns a settler that runs until Close. settle must not keep the slice. A delivery counts
@@ -103,26 +104,34 @@ func NewSettler[E any](window int, settle func([]*Held[E])) *Settler[E] {
 	return s
 }
 
-// Room waits until there is room for a delivery and returns for how many there is; 0: ctx has ended. Only one
-// goroutine calls it, the one that calls Hold.
+// Room returns for how many deliveries there is room. If there is none it waits until deliveries were settled or ctx has
+// ended: then it can be 0 still, since settled ones can have been reserved, see Reserve. Only one goroutine calls it, the one
+// that calls Hold.
 func (s *Settler[E]) Room(ctx context.Context) int {
-	for ctx.Err() == nil {
-		if n := s.window - s.Len(); n > 0 {
-			return n
-		}
-		select {
-		case <-s.room:
-		case <-ctx.Done():
-		}
+	if n := s.window - s.Len(); n > 0 {
+		return n
 	}
-	return 0
+	select {
+	case <-s.room:
+	case <-ctx.Done():
+	}
+	return max(s.window-s.Len(), 0)
 }
 
-// Len is the number of deliveries that are held.
+// Reserve keeps n places for deliveries that settle has got and that the adapter itself will hand over again; a
+// negative n gives places back. A nacked message so keeps its place, and nothing overtakes it where the window is one.
+func (s *Settler[E]) Reserve(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reserved += n
+	s.makeRoom()
+}
+
+// Len is the number of deliveries that are held, and of places that are reserved.
 func (s *Settler[E]) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.held + s.settling
+	return s.held + s.settling + s.reserved
 }
 
 // Hold takes msg in, before it is handed over. It puts d into the message's context, which ends when the delivery

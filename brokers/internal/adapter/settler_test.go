@@ -130,6 +130,10 @@ func TestRoomIsWhatTheWindowHasLeft(t *testing.T) {
 		if got := s.Room(ctx); got != 0 {
 			t.Errorf("Room with an ended context: %d, want 0", got)
 		}
+		s.Reserve(-1)
+		if got := s.Room(t.Context()); got != 1 {
+			t.Errorf("Room after a place was given back: %d, want 1", got)
+		}
 		s.Close()
 	})
 }

@@ -1,0 +1,127 @@
+package redisstream
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
+)
+
+// ErrClosed is what errors wrap after Close.
+var ErrClosed = adapter.ErrClosed
+
+// Broker opens subscribers and publishers on the application's client. It is safe for concurrent use.
+type Broker struct {
+	config Config
+
+	mu     sync.Mutex
+	closed bool
+	subs   map[*subscriber]struct{}
+	ids    int // of subscriptions, so that each is a member of its own
+}
+
+var _ brokers.Broker = (*Broker)(nil)
+
+// New returns a broker, or an error that names the field of config that is wrong. It does no I/O.
+func New(config Config) (*Broker, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Broker{config: config, subs: make(map[*subscriber]struct{})}, nil
+}
+
+// Capabilities tells what the broker can do.
+func (b *Broker) Capabilities() brokers.Capabilities {
+	return brokers.Capabilities{
+		System:           "redis",
+		Ordering:         brokers.OrderingTopic,
+		Patience:         b.config.Patience,
+		ExtendsPatience:  true,
+		CountsDeliveries: true,
+		Releases:         true,
+		FanOut:           true,
+		Replays:          true,
+		Retention:        max(b.config.Retention, 0),
+	}
+}
+
+// Subscriber returns a subscriber for s. An empty s.Topic allows it to subscribe to any topic. It does no I/O.
+func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) {
+	switch {
+	case s.Consumer == "":
+		return nil, errors.New("redisstream: Subscription.Consumer is empty")
+	case s.Window < 0:
+		return nil, fmt.Errorf("redisstream: Subscription.Window of consumer %q is %d: want at least 0", s.Consumer, s.Window)
+	case s.Window == 0:
+		s.Window = b.config.Window
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, fmt.Errorf("redisstream: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
+	}
+	sub := &subscriber{broker: b, subscription: s}
+	b.subs[sub] = struct{}{}
+	return sub, nil
+}
+
+// Publisher returns a publisher. Its Publish returns when the server has stored every message, in order: in
+// transactions of at most 256. After an error a part of a call may be stored, from its beginning; publish the whole call
+// again. The context of a batch's first message bounds the wait.
+func (b *Broker) Publisher() (message.Publisher, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, fmt.Errorf("redisstream: publisher: broker: %w", ErrClosed)
+	}
+	return &publisher{broker: b}, nil
+}
+
+// Close ends all subscriptions and waits for them. The client stays open. It is idempotent.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	subs := make([]*subscriber, 0, len(b.subs))
+	for s := range b.subs {
+		subs = append(subs, s)
+	}
+	b.mu.Unlock()
+	var errs []error
+	for _, s := range subs {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (b *Broker) forget(s *subscriber) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.subs, s)
+}
+
+func (b *Broker) isClosed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
+}
+
+// member returns the name of a new subscription within its group. The first of a broker with a stable name has just
+// that one.
+func (b *Broker) member() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ids++
+	switch {
+	case b.config.Member == "":
+		return memberPrefix + rand.Text()
+	case b.ids == 1:
+		return memberPrefix + b.config.Member
+	}
+	return fmt.Sprintf("%s%s.%d", memberPrefix, b.config.Member, b.ids)
+}

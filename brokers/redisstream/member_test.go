@@ -1,0 +1,378 @@
+package redisstream_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/redisstream"
+)
+
+const wait = 15 * time.Second
+
+func publish(t *testing.T, b *redisstream.Broker, topic string, n int) {
+	t.Helper()
+	pub, err := b.Publisher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages := make([]*message.Message, n)
+	for i := range messages {
+		messages[i] = message.NewMessage(strconv.Itoa(i), []byte(strconv.Itoa(i)))
+	}
+	if err := pub.Publish(topic, messages...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func subscribe(t *testing.T, b *redisstream.Broker, topic string, window int) (message.Subscriber, <-chan *message.Message) {
+	t.Helper()
+	sub, err := b.Subscriber(brokers.Subscription{Consumer: "c", Topic: topic, Window: window})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := sub.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sub, in
+}
+
+// take returns the next n messages, by their payloads.
+func take(t *testing.T, in <-chan *message.Message, n int, settle func(*message.Message)) (got []string) {
+	t.Helper()
+	limit := time.After(wait)
+	for range n {
+		select {
+		case m, open := <-in:
+			if !open {
+				t.Fatalf("the channel is closed after %v", got)
+			}
+			got = append(got, string(m.Payload))
+			settle(m)
+		case <-limit:
+			t.Fatalf("got %v in %v, want %d messages", got, wait, n)
+		}
+	}
+	return got
+}
+
+func ack(m *message.Message) { m.Ack() }
+
+// eventually waits until ok, and fails with what it says otherwise.
+func eventually(t *testing.T, ok func() (bool, string)) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(wait)
+	for {
+		done, state := ok()
+		if done {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("after %v: %s", wait, state)
+		}
+	}
+}
+
+// A process is killed. What it held has no key that says that it lives, and goes to the next member, before what is new.
+func TestDeadMembersEntriesAreTakenOverInOrder(t *testing.T) {
+	topic, c := rand.Text(), client(t)
+	b := open(t, redisstream.Config{})
+	publish(t, b, topic, 5)
+	if err := c.XGroupCreateMkStream(t.Context(), topic, "c", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.XReadGroup(t.Context(), &redis.XReadGroupArgs{
+		Group: "c", Consumer: "headrace.dead", Streams: []string{topic, ">"}, Count: 3,
+	}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, in := subscribe(t, b, topic, 10)
+	counts := map[string]int{}
+	got := take(t, in, 5, func(m *message.Message) {
+		counts[string(m.Payload)] = brokers.DeliveryOf(m.Context()).Count
+		m.Ack()
+	})
+	if want := []string{"0", "1", "2", "3", "4"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if counts["0"] != 2 || counts["4"] != 1 {
+		t.Errorf("deliveries: %v, want 2 of what the dead member had, 1 of the rest", counts)
+	}
+}
+
+// XAUTOCLAIM goes by age alone: a handler that took longer than the age lost its entry to another member, which ran it at
+// the same time. A member that lives keeps what it has, however long it takes; and so do members that are not ours.
+func TestBusyMembersKeepWhatTheyHave(t *testing.T) {
+	topic, c := rand.Text(), client(t)
+	b := open(t, redisstream.Config{Patience: 500 * time.Millisecond})
+	publish(t, b, topic, 3)
+	if err := c.XGroupCreateMkStream(t.Context(), topic, "c", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.XReadGroup(t.Context(), &redis.XReadGroupArgs{
+		Group: "c", Consumer: "somebody-else", Streams: []string{topic, ">"}, Count: 1,
+	}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, busy := subscribe(t, b, topic, 10)
+	var held []*message.Message
+	take(t, busy, 2, func(m *message.Message) { held = append(held, m) })
+	_, idle := subscribe(t, b, topic, 10)
+	select {
+	case m := <-idle:
+		t.Errorf("message %s was taken from a member that lives", m.Payload)
+	case m := <-busy:
+		t.Errorf("message %s came again", m.Payload)
+	case <-time.After(1500 * time.Millisecond): // three times the patience
+	}
+	for _, m := range held {
+		if m.Context().Err() != nil {
+			t.Errorf("the context of %s has ended", m.Payload)
+		}
+		m.Ack()
+	}
+}
+
+// A process is stopped for longer than its patience, and another one has its entries. When it goes on, its handlers'
+// contexts end, and what they still do with their messages changes nothing for the new owner.
+func TestZombieLosesWhatOthersHaveTakenOver(t *testing.T) {
+	topic, c := rand.Text(), client(t)
+	b := open(t, redisstream.Config{Patience: 900 * time.Millisecond})
+	publish(t, b, topic, 1)
+	_, zombie := subscribe(t, b, topic, 10)
+	var held *message.Message
+	take(t, zombie, 1, func(m *message.Message) { held = m })
+	// As if the member had been silent: its key is gone, and somebody has claimed its entry.
+	keys, err := c.Keys(t.Context(), "headrace:alive:{"+topic+"}:*").Result()
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("keys of members: %v, %v; want one", keys, err)
+	}
+	ids, err := c.XRange(t.Context(), topic, "-", "+").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.Del(t.Context(), keys[0])
+		p.XClaim(t.Context(), &redis.XClaimArgs{Stream: topic, Group: "c", Consumer: "heir", Messages: []string{ids[0].ID}})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-held.Context().Done():
+	case <-time.After(wait):
+		t.Fatal("the zombie's context goes on")
+	}
+	held.Nack()
+	brokers.DeliveryOf(held.Context()).Release()
+	pending, err := c.XPendingExt(t.Context(), &redis.XPendingExtArgs{Stream: topic, Group: "c", Start: "-", End: "+", Count: 10}).Result()
+	if err != nil || len(pending) != 1 || pending[0].Consumer != "heir" {
+		t.Errorf("pending: %+v, %v; want it with the heir", pending, err)
+	}
+}
+
+func TestStableMemberHasItsEntriesAgainAtOnce(t *testing.T) {
+	topic, c := rand.Text(), client(t)
+	b := open(t, redisstream.Config{Member: "pod-0", Patience: time.Hour})
+	publish(t, b, topic, 4)
+	if err := c.XGroupCreateMkStream(t.Context(), topic, "c", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	// The earlier run was killed: its key lives for another hour.
+	if err := c.Set(t.Context(), fmt.Sprintf("headrace:alive:{%s}:%s:c:headrace.pod-0", topic, topic), 1, time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.XReadGroup(t.Context(), &redis.XReadGroupArgs{
+		Group: "c", Consumer: "headrace.pod-0", Streams: []string{topic, ">"}, Count: 2,
+	}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, in := subscribe(t, b, topic, 10)
+	if got, want := take(t, in, 4, ack), []string{"0", "1", "2", "3"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestClosedMembersLeaveTheGroup(t *testing.T) {
+	topic, c := rand.Text(), client(t)
+	b := open(t, redisstream.Config{ForgetAfter: time.Millisecond})
+	publish(t, b, topic, 2)
+	sub, in := subscribe(t, b, topic, 10)
+	take(t, in, 1, ack)
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
+	}
+	members := func() (names []string) {
+		infos, err := c.XInfoConsumers(t.Context(), topic, "c").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range infos {
+			names = append(names, i.Name)
+		}
+		return names
+	}
+	if got, want := members(), []string{"headrace:released"}; !slices.Equal(got, want) {
+		t.Errorf("members after Close: %v, want %v, which has what was given back", got, want)
+	}
+	// One that died, and has nothing, is forgotten by the others.
+	if err := c.XGroupCreateConsumer(t.Context(), topic, "c", "headrace.orphan").Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, in = subscribe(t, b, topic, 10)
+	take(t, in, 1, ack)
+	eventually(t, func() (bool, string) {
+		names := members()
+		return !slices.Contains(names, "headrace.orphan"), fmt.Sprintf("members: %v, want no orphan", names)
+	})
+}
+
+// MAXLEN drops whatever is oldest, read or not: a consumer that was slow lost messages. Trimming here stops at the first
+// entry that some group has not read or not acked.
+func TestTrimmingKeepsWhatSomeGroupNeeds(t *testing.T) {
+	topic, c := rand.Text(), client(t)
+	b := open(t, redisstream.Config{Retention: time.Nanosecond, TrimInterval: 20 * time.Millisecond})
+	const n = 1000 // trimming is by nodes of 100 entries
+	publish(t, b, topic, n)
+	if err := c.XGroupCreateMkStream(t.Context(), topic, "slow", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	length := func() int64 {
+		l, err := c.XLen(t.Context(), topic).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	_, in := subscribe(t, b, topic, 10)
+	take(t, in, n, ack)
+	// Some rounds of trimming pass: it is seen to have run by what another stream loses.
+	other := rand.Text()
+	publish(t, b, other, n)
+	_, in = subscribe(t, b, other, 10)
+	take(t, in, n, ack)
+	eventually(t, func() (bool, string) {
+		l, err := c.XLen(t.Context(), other).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l <= 200, fmt.Sprintf("%d entries of a stream that all have acked, want it trimmed", l)
+	})
+	if got := length(); got != n {
+		t.Errorf("%d entries, want all %d: the group slow has read none", got, n)
+	}
+	// The slow group reads all and acks all but the 500th.
+	streams, err := c.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: "slow", Consumer: "x", Streams: []string{topic, ">"}, Count: n}).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range streams[0].Messages {
+		if i == 499 {
+			continue
+		}
+		if err := c.XAck(t.Context(), topic, "slow", m.ID).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() (bool, string) {
+		l := length()
+		return l < n && l >= 501, fmt.Sprintf("%d entries, want those from the 500th on, and at most a node more", l)
+	})
+	if kept, err := c.XRange(t.Context(), topic, streams[0].Messages[499].ID, streams[0].Messages[499].ID).Result(); err != nil || len(kept) != 1 {
+		t.Errorf("the entry that is pending: %v, %v; want it kept", kept, err)
+	}
+}
+
+// The stream is deleted under a running consumer (a flush, an operator): it is made again, and what comes arrives.
+func TestDeletedStreamIsMadeAgain(t *testing.T) {
+	topic, c := rand.Text(), client(t)
+	b := open(t, redisstream.Config{})
+	_, in := subscribe(t, b, topic, 10)
+	publish(t, b, topic, 1)
+	take(t, in, 1, ack)
+	if err := c.Del(t.Context(), topic).Err(); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, b, topic, 1)
+	if got := take(t, in, 1, ack); got[0] != "0" {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestClientIsLeftOpen(t *testing.T) {
+	c := client(t)
+	b, err := redisstream.New(redisstream.Config{Client: c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Ping(t.Context()).Err(); err != nil {
+		t.Errorf("Ping after the broker's Close: %v", err)
+	}
+}
+
+// The application closes its client too early: the subscription cannot go on, and says so by its end.
+func TestClosedClientEndsTheSubscription(t *testing.T) {
+	c := redis.NewClient(options(t))
+	b := open(t, redisstream.Config{Client: c})
+	_, in := subscribe(t, b, rand.Text(), 10)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case _, more := <-in:
+		if more {
+			t.Error("a message came")
+		}
+	case <-time.After(wait):
+		t.Error("the channel is open still")
+	}
+}
+
+func TestOnProtocolTwo(t *testing.T) {
+	o := options(t)
+	o.Protocol = 2
+	c := redis.NewClient(o)
+	b := open(t, redisstream.Config{Client: c})
+	topic := rand.Text()
+	publish(t, b, topic, 3)
+	_, in := subscribe(t, b, topic, 10)
+	if got, want := take(t, in, 3, ack), []string{"0", "1", "2"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPublishOutlivesNoContext(t *testing.T) {
+	b := open(t, redisstream.Config{})
+	pub, err := b.Publisher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	m := message.NewMessageWithContext(ctx, "id", nil)
+	if err := pub.Publish(rand.Text(), m); err == nil {
+		t.Error("Publish with an ended context gave no error")
+	}
+}

@@ -5,7 +5,7 @@ GO ?= go
 GOLANGCI ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-.PHONY: help test check lint tidy bench bench-kafka vuln servers stop
+.PHONY: help test check lint tidy bench bench-kafka bench-sql vuln servers stop
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -31,6 +31,10 @@ bench: ## the comparison with a bare and a stock Watermill router (90 s); JSON=1
 
 bench-kafka: ## Kafka: a raw loop, stock watermill-kafka and Headrace (90 s, table and JSON lines); FULL=1 for all handlers, windows and keys
 	@eval "$$(integration/servers env kafka)" && $(GO) run ./integration/bench/kafka $(if $(FULL),-full) $(if $(JSON),-format json)
+
+bench-sql: ## Postgres: inbox, growth and outbox beside hand-written loops (15 min, most of it 20 million claims); PART=inbox, growth or relay alone; JSON=1
+	@eval "$$(integration/servers env postgres kafka)" && for part in $(or $(PART),inbox growth relay); do \
+		$(GO) run ./integration/bench/sql $$part $(if $(JSON),-json) || exit 1; done
 
 servers: ## install (as root, once) and start the real servers of the tests
 	integration/servers install

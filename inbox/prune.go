@@ -16,8 +16,10 @@ const (
 	DefaultPruneBatch    = 1000
 )
 
-// pruneTimeout bounds one statement of the pruner.
-const pruneTimeout = 30 * time.Second
+const (
+	pruneTimeout = 30 * time.Second // of one statement
+	maxPrunePace = time.Second
+)
 
 // PrunerConfig tells what to prune and how often. Zero values are the defaults.
 type PrunerConfig struct {
@@ -33,8 +35,14 @@ type PrunerConfig struct {
 	Logger *slog.Logger
 }
 
-// Pruner deletes the claims that are older than the retention, in small statements. Any number of
-// replicas may run one on the same database.
+// Pruner deletes the claims that are older than the retention, the oldest first, in small statements. After
+// each it rests for as long as that took, so that claims find the database no more than half busy with it. Any
+// number of replicas may run one on the same database.
+//
+// The claims stay in one table. Partitions by time would be cheaper to drop, but a unique index does not reach
+// across them: a claim would have to look into every one, and two copies that come at the turn of a partition
+// would both be new. Deleting in the order of time touches pages side by side, costs the claim nothing, and the
+// freed pages are used again.
 type Pruner struct {
 	db     Database
 	config PrunerConfig
@@ -98,6 +106,7 @@ func (p *Pruner) Prune(ctx context.Context) (int, error) {
 	before := time.Now().Add(-p.config.Retention)
 	total := 0
 	for {
+		start := time.Now()
 		n, err := p.batch(ctx, before)
 		total += n
 		if err != nil {
@@ -106,6 +115,7 @@ func (p *Pruner) Prune(ctx context.Context) (int, error) {
 		if n < p.config.Batch {
 			return total, nil
 		}
+		rest(ctx, min(time.Since(start), maxPrunePace))
 	}
 }
 
@@ -116,6 +126,16 @@ func (p *Pruner) batch(ctx context.Context, before time.Time) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, pruneTimeout)
 	defer cancel()
 	return p.db.Prune(ctx, before, p.config.Batch)
+}
+
+// rest waits for d, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 func (p *Pruner) wait() time.Duration {

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/event"
+	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/stores/pgxstore"
 )
@@ -200,54 +201,79 @@ func (m *meter) wait(limit time.Duration) (float64, error) {
 	return float64(got) / took.Seconds(), nil
 }
 
-// benchInsert compares a transaction of one update with the same and one outbox row, 32 at once.
+// benchInsert compares a transaction of one update with the same and one outbox row, 32 at once: in a
+// transaction of the inbox, where the row goes with the COMMIT, and in one by hand, where it is one more round
+// trip.
 func benchInsert(ctx context.Context, url string, o relayOptions) ([]relayResult, error) {
 	d, err := openDatabase(ctx, url)
 	if err != nil {
 		return nil, err
 	}
-	defer d.close()
+	results, err := d.inserts(ctx, o)
+	return results, errors.Join(err, d.close())
+}
+
+func (d *database) inserts(ctx context.Context, o relayOptions) ([]relayResult, error) {
 	if _, err := d.pool.Exec(ctx, "CREATE TABLE account (id integer PRIMARY KEY, balance bigint NOT NULL)"); err != nil {
 		return nil, err
 	}
 	if _, err := d.pool.Exec(ctx, "INSERT INTO account SELECT i, 0 FROM generate_series(0, 9999) i"); err != nil {
 		return nil, err
 	}
-	const clients = 32
-	run := func(add bool) (float64, error) {
-		var n atomic.Int64
-		limit, cancel := context.WithTimeout(ctx, o.Seconds)
-		defer cancel()
-		var wg sync.WaitGroup
-		errs := make([]error, clients)
-		for c := range clients {
-			wg.Go(func() {
-				for limit.Err() == nil && errs[c] == nil {
-					i := int(n.Add(1))
-					errs[c] = pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
-						if _, err := tx.Exec(ctx, "UPDATE account SET balance = balance + 1 WHERE id = $1", i*7919%10_000); err != nil || !add {
-							return err
-						}
-						return outbox.Add(ctx, d.store, tx, relayTopic, relayMessage(i))
-					})
+	var id atomic.Int64
+	effect := func(ctx context.Context, tx pgx.Tx, i int, add bool) error {
+		if _, err := tx.Exec(ctx, "UPDATE account SET balance = balance + 1 WHERE id = $1", i*7919%10_000); err != nil || !add {
+			return err
+		}
+		return outbox.Add(ctx, d.store, tx, relayTopic, relayMessage(i))
+	}
+	byHand := func(i int, add bool) error {
+		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error { return effect(ctx, tx, i, add) })
+	}
+	once := func(i int, add bool) error {
+		_, err := d.store.Once(ctx, inbox.Claim{Consumer: "bench", ID: fmt.Sprint("message-", i)}, func(ctx context.Context, tx pgx.Tx) error {
+			return effect(ctx, tx, i, add)
+		})
+		return err
+	}
+	var results []relayResult
+	for _, kind := range []struct {
+		name string
+		tx   func(i int, add bool) error
+	}{{"inbox and UPDATE", once}, {"UPDATE by hand", byHand}} {
+		subjects := []string{kind.name, kind.name + ", outbox.Add"}
+		samples := make([][]float64, len(subjects))
+		for range o.Rounds {
+			for i := range subjects {
+				tps, err := perSecond(o.Seconds, func() error { return kind.tx(int(id.Add(1)), i == 1) })
+				if err != nil {
+					return nil, fmt.Errorf("insert: %s: %w", subjects[i], err)
 				}
-			})
-		}
-		wg.Wait()
-		return float64(n.Load()) / o.Seconds.Seconds(), errors.Join(errs...)
-	}
-	subjects := []string{"one UPDATE", "one UPDATE and outbox.Add"}
-	samples := make([][]float64, len(subjects))
-	for range o.Rounds {
-		for i := range subjects {
-			tps, err := run(i == 1)
-			if err != nil {
-				return nil, fmt.Errorf("insert: %s: %w", subjects[i], err)
+				samples[i] = append(samples[i], tps)
 			}
-			samples[i] = append(samples[i], tps)
 		}
+		results = append(results, ratios("insert", "", subjects, samples)...)
 	}
-	return ratios("insert", "", subjects, samples), nil
+	return results, nil
+}
+
+// perSecond calls f from 32 goroutines.
+func perSecond(limit time.Duration, f func() error) (float64, error) {
+	const clients = 32
+	var n atomic.Int64
+	var wg sync.WaitGroup
+	errs := make([]error, clients)
+	begin := time.Now()
+	for c := range clients {
+		wg.Go(func() {
+			for time.Since(begin) < limit && errs[c] == nil {
+				errs[c] = f()
+				n.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return float64(n.Load()) / time.Since(begin).Seconds(), errors.Join(errs...)
 }
 
 // ratios are the medians, each beside the first subject's.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"log"
 	"os"
@@ -22,12 +23,14 @@ func relayMain() {
 	if seeds := os.Getenv("HEADRACE_KAFKA_SEEDS"); seeds != "" {
 		o.Kafka = strings.Split(seeds, ",")
 	}
-	run := map[string]func(context.Context, string, relayOptions) ([]relayResult, error){"": benchRelay, "relay": benchSinks, "insert": benchInsert, "latency": benchLatency}[*part]
-	results, err := run(context.Background(), os.Getenv("HEADRACE_POSTGRES_URL"), o)
-	if werr := writeRelay(os.Stdout, results, *asJSON); werr != nil {
-		log.Fatal(werr)
+	run := map[string]func(context.Context, string, relayOptions) ([]relayResult, error){
+		"": benchRelay, "relay": benchSinks, "insert": benchInsert, "latency": benchLatency,
+	}[*part]
+	if run == nil || o.Rows < 1 || o.Rounds < 1 || o.Seconds <= 0 {
+		log.Fatalf("-part %q, -rows %d, -rounds %d, -limit %v: want a part and more than 0", *part, o.Rows, o.Rounds, o.Seconds)
 	}
-	if err != nil {
+	results, err := run(context.Background(), postgresURL(), o)
+	if err := errors.Join(err, writeRelay(os.Stdout, results, *asJSON)); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -1,0 +1,341 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/headrace-go/headrace/stores/pgxstore"
+)
+
+// inboxResult is one line of the output.
+type inboxResult struct {
+	Bench     string  `json:"bench"`
+	Subject   string  `json:"subject"`
+	InFlight  int     `json:"in_flight"` // messages; by hand: transactions
+	PerSecond float64 `json:"per_second"`
+	// Ratios within a round of the same in-flight number, the median over the rounds: to the loop by hand with
+	// the same statements and round trips, and to HandleTx.
+	TimesHand     float64 `json:"x_hand"`
+	TimesHandleTx float64 `json:"x_handletx"`
+}
+
+func inboxMain() {
+	limit := flag.Duration("limit", 2*time.Second, "the longest that one measurement takes, after its first tenth")
+	n := flag.Int("n", 120_000, "messages of one measurement at most")
+	rounds := flag.Int("rounds", 3, "rounds of each subject; the median counts")
+	levels := flag.String("in-flight", "1,8,32,64", "messages in flight; the groups at their own size come with 32")
+	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
+	flag.Parse()
+	ctx := context.Background()
+	b, err := newInboxBench(ctx, postgresURL(), *n, *limit)
+	if err != nil {
+		log.Fatal(err)
+	}
+	results, err := b.measure(ctx, *levels, *rounds)
+	if cerr := b.close(ctx); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = writeInbox(os.Stdout, results, *asJSON)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// keys is how many accounts there are, and so lanes.
+const keys = 10_000
+
+// inboxBench is a schema with our tables and the accounts that the effects go to.
+type inboxBench struct {
+	url    string
+	schema string
+	admin  *pgxpool.Pool
+	n      int
+	limit  time.Duration
+}
+
+func newInboxBench(ctx context.Context, url string, n int, limit time.Duration) (*inboxBench, error) {
+	admin, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	b := &inboxBench{url: url, schema: fmt.Sprintf("bench_inbox_%d", os.Getpid()), admin: admin, n: n, limit: limit}
+	store, err := pgxstore.New(admin, pgxstore.WithSchema(b.schema))
+	if err == nil {
+		err = store.Migrate(ctx)
+	}
+	if err == nil {
+		_, err = admin.Exec(ctx, "CREATE TABLE "+b.schema+".accounts (id int PRIMARY KEY, n bigint NOT NULL) WITH (fillfactor = 50)")
+	}
+	if err == nil {
+		_, err = admin.Exec(ctx, "INSERT INTO "+b.schema+".accounts SELECT i, 0 FROM generate_series(0, $1) AS i", keys-1)
+	}
+	return b, err
+}
+
+func (b *inboxBench) close(ctx context.Context) error {
+	_, err := b.admin.Exec(ctx, "DROP SCHEMA "+b.schema+" CASCADE")
+	b.admin.Close()
+	return err
+}
+
+// pool has conns connections for transactions, and one for the rest.
+func (b *inboxBench) pool(ctx context.Context, conns int) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(b.url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns, config.MinConns = int32(conns+1), int32(conns+1)
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+// inboxSubject is one way to handle messages once.
+type inboxSubject struct {
+	name string
+	run  func(ctx context.Context, b *inboxBench, inFlight int) (float64, error)
+	// full: messages in flight of a subject that is also run with as many as fill its groups; 0: it is not.
+	full int
+}
+
+// handSubject is the one with the same statements and round trips as HandleTx.
+const (
+	handSubject     = "by hand, 3 round trips"
+	handleTxSubject = "HandleTx"
+)
+
+var inboxSubjects = []inboxSubject{
+	{name: "by hand, 4 round trips", run: byHand((*handLoop).fourTrips)},
+	{name: handSubject, run: byHand((*handLoop).threeTrips)},
+	{name: "by hand, all pipelined", run: byHand((*handLoop).oneTrip)},
+	{name: handleTxSubject, run: handleTx(0, 0)},
+	{name: "Grouped 50", run: handleTx(50, 1), full: 100},
+	{name: "Grouped 50, 4 in parallel", run: handleTx(50, 4), full: 250},
+	{name: "HandleBatch 50", run: handleBatch(50, 1), full: 100},
+	{name: "HandleBatch 200", run: handleBatch(200, 1), full: 400},
+	{name: "HandleBatch 200, 4 in parallel", run: handleBatch(200, 4), full: 1000},
+}
+
+func (b *inboxBench) measure(ctx context.Context, levels string, rounds int) ([]inboxResult, error) {
+	type place struct {
+		subject  inboxSubject
+		level    int // what it is compared at
+		inFlight int
+	}
+	var places []place
+	for _, text := range strings.Split(levels, ",") {
+		level, err := strconv.Atoi(text)
+		if err != nil || level < 1 {
+			return nil, fmt.Errorf("-in-flight is %q: want numbers above zero", levels)
+		}
+		for _, s := range inboxSubjects {
+			places = append(places, place{s, level, level})
+		}
+		if level == 32 {
+			for _, s := range inboxSubjects {
+				if s.full > 0 {
+					places = append(places, place{s, level, s.full})
+				}
+			}
+		}
+	}
+	samples := make([][]inboxResult, len(places))
+	for range rounds {
+		hand, tx := map[int]float64{}, map[int]float64{}
+		for i, p := range places {
+			if _, err := b.admin.Exec(ctx, "TRUNCATE "+b.schema+".headrace_inbox"); err != nil {
+				return nil, err
+			}
+			rate, err := p.subject.run(ctx, b, p.inFlight)
+			if err != nil {
+				return nil, fmt.Errorf("%s, %d in flight: %w", p.subject.name, p.inFlight, err)
+			}
+			switch p.subject.name {
+			case handSubject:
+				hand[p.level] = rate
+			case handleTxSubject:
+				tx[p.level] = rate
+			}
+			samples[i] = append(samples[i], inboxResult{Bench: "inbox", Subject: p.subject.name, InFlight: p.inFlight, PerSecond: rate})
+		}
+		for i, p := range places {
+			last := &samples[i][len(samples[i])-1]
+			last.TimesHand, last.TimesHandleTx = last.PerSecond/hand[p.level], last.PerSecond/tx[p.level]
+		}
+	}
+	results := make([]inboxResult, len(places))
+	for i, s := range samples {
+		results[i] = s[0]
+		results[i].PerSecond = median(s, func(r inboxResult) float64 { return r.PerSecond })
+		results[i].TimesHand = median(s, func(r inboxResult) float64 { return r.TimesHand })
+		results[i].TimesHandleTx = median(s, func(r inboxResult) float64 { return r.TimesHandleTx })
+	}
+	return results, nil
+}
+
+func median[T any](s []T, of func(T) float64) float64 {
+	values := make([]float64, len(s))
+	for i, v := range s {
+		values[i] = of(v)
+	}
+	slices.SortFunc(values, cmp.Compare)
+	return values[len(values)/2]
+}
+
+// rate is how much done grows per second, for limit or until n, once the first hundredth is through.
+func rate(done func() int64, n int, limit time.Duration) float64 {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	begin := time.Now()
+	for done() < int64(n/100) && time.Since(begin) < limit {
+		<-tick.C
+	}
+	start, first := time.Now(), done()
+	for time.Since(start) < limit && done() < int64(n) {
+		<-tick.C
+	}
+	return float64(done()-first) / time.Since(start).Seconds()
+}
+
+func writeInbox(w io.Writer, results []inboxResult, asJSON bool) error {
+	if asJSON {
+		enc := json.NewEncoder(w)
+		for _, r := range results {
+			if err := enc.Encode(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "subject\tin flight\tmessages/s\tx by hand\tx HandleTx\t")
+	for _, r := range results {
+		fmt.Fprintf(tw, "%s\t%d\t%.0f\t%.2f\t%.2f\t\n", r.Subject, r.InFlight, r.PerSecond, r.TimesHand, r.TimesHandleTx)
+	}
+	return tw.Flush()
+}
+
+// The statements of a message, by hand and with Headrace.
+func (b *inboxBench) claim() string {
+	return "INSERT INTO " + b.schema + ".headrace_inbox (consumer, id) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+}
+
+func (b *inboxBench) effect() string {
+	return "UPDATE " + b.schema + ".accounts SET n = n + $1 WHERE id = $2"
+}
+
+func (b *inboxBench) effects() string {
+	return "UPDATE " + b.schema + ".accounts a SET n = a.n + e.n FROM unnest($1::bigint[], $2::int[]) AS e (n, id) WHERE a.id = e.id"
+}
+
+// handLoop is a consumer written by hand.
+type handLoop struct {
+	claim, effect string
+	pool          *pgxpool.Pool
+}
+
+// byHand runs one in inFlight goroutines.
+func byHand(one func(*handLoop, context.Context, int) error) func(context.Context, *inboxBench, int) (float64, error) {
+	return func(ctx context.Context, b *inboxBench, inFlight int) (float64, error) {
+		pool, err := b.pool(ctx, inFlight)
+		if err != nil {
+			return 0, err
+		}
+		defer pool.Close()
+		h := &handLoop{b.claim(), b.effect(), pool}
+		var c counter
+		ctx, stop := context.WithCancel(ctx)
+		var workers sync.WaitGroup
+		for range inFlight {
+			workers.Go(func() {
+				for ctx.Err() == nil {
+					i := int(c.next.Add(1))
+					if i > b.n {
+						return
+					}
+					if err := one(h, context.WithoutCancel(ctx), i); err != nil {
+						c.failed(err)
+						return
+					}
+					c.done.Add(1)
+				}
+			})
+		}
+		r := rate(c.done.Load, b.n, b.limit)
+		stop()
+		workers.Wait()
+		return r, c.err()
+	}
+}
+
+func (h *handLoop) fourTrips(ctx context.Context, i int) error {
+	tx, err := h.pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // committed by then
+	tag, err := tx.Exec(ctx, h.claim, "bench.orders", messageID(i))
+	if err != nil || tag.RowsAffected() != 1 {
+		return cmp.Or(err, errDuplicate)
+	}
+	if _, err := tx.Exec(ctx, h.effect, 1, i%keys); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+func (h *handLoop) threeTrips(ctx context.Context, i int) error {
+	conn, err := h.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	var b pgx.Batch
+	b.BeginTx(pgx.TxOptions{})
+	b.Queue(h.claim, "bench.orders", messageID(i))
+	results := conn.SendBatch(ctx, &b)
+	_, err = results.Exec()
+	tag, claimErr := results.Exec()
+	tx := results.Tx()
+	if err := cmp.Or(err, claimErr, results.Close()); err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // committed by then
+	if tag.RowsAffected() != 1 {
+		return errDuplicate
+	}
+	if _, err := tx.Exec(ctx, h.effect, 1, i%keys); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// oneTrip is what no handler can do: the effect goes out before the claim is answered.
+func (h *handLoop) oneTrip(ctx context.Context, i int) error {
+	conn, err := h.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	var b pgx.Batch
+	b.Queue("begin")
+	b.Queue(h.claim, "bench.orders", messageID(i))
+	b.Queue(h.effect, 1, i%keys)
+	b.Queue("commit")
+	return conn.SendBatch(ctx, &b).Close()
+}

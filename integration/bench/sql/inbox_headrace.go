@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	tracenoop "go.opentelemetry.io/otel/trace/noop"
+
+	"github.com/headrace-go/headrace/brokers/memory"
+	"github.com/headrace-go/headrace/event"
+	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/runtime"
+	"github.com/headrace-go/headrace/stores/pgxstore"
+)
+
+// posting is an event: an amount for an account.
+type posting struct {
+	Account int   `json:"account"`
+	Amount  int64 `json:"amount"`
+}
+
+var errDuplicate = errors.New("the message is a duplicate")
+
+func messageID(i int) string { return fmt.Sprintf("ce:/bench/shop 019358e6-43c1-7b8e-8000-%012d", i) }
+
+// counter is what the hand-written loops share.
+type counter struct {
+	next, done atomic.Int64
+	first      atomic.Pointer[error]
+}
+
+func (c *counter) failed(err error) { c.first.CompareAndSwap(nil, &err) }
+
+func (c *counter) err() error {
+	if p := c.first.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// handleTx is the whole runtime with one UPDATE for each message, in groups of at most group if that is above 0.
+func handleTx(group, parallel int) func(context.Context, *inboxBench, int) (float64, error) {
+	return func(ctx context.Context, b *inboxBench, inFlight int) (float64, error) {
+		conns := inFlight
+		if group > 0 {
+			conns = parallel
+		}
+		return b.consume(ctx, conns, inFlight, func(c *runtime.Consumer, store *pgxstore.Store, splits *atomic.Int64) {
+			tx := inbox.Store[pgx.Tx](store)
+			if group > 0 {
+				tx = inbox.Grouped(store, inbox.GroupConfig{Max: group, Parallel: parallel, OnSplit: func(context.Context, int, error) { splits.Add(1) }})
+			}
+			effect := b.effect()
+			runtime.HandleTx(c, "posted", tx, func(ctx context.Context, tx pgx.Tx, p posting) error {
+				_, err := tx.Exec(ctx, effect, p.Amount, p.Account)
+				return err
+			})
+		})
+	}
+}
+
+// handleBatch is the whole runtime with one UPDATE for each batch.
+func handleBatch(group, parallel int) func(context.Context, *inboxBench, int) (float64, error) {
+	return func(ctx context.Context, b *inboxBench, inFlight int) (float64, error) {
+		return b.consume(ctx, parallel, inFlight, func(c *runtime.Consumer, store *pgxstore.Store, splits *atomic.Int64) {
+			effects := b.effects()
+			config := inbox.GroupConfig{Max: group, Parallel: parallel, OnSplit: func(context.Context, int, error) { splits.Add(1) }}
+			runtime.HandleBatch(c, "posted", store, config, func(ctx context.Context, tx pgx.Tx, events []runtime.BatchEvent[posting]) error {
+				amounts, accounts := make([]int64, len(events)), make([]int32, len(events))
+				for i, e := range events {
+					amounts[i], accounts[i] = e.Value.Amount, int32(e.Value.Account)
+				}
+				_, err := tx.Exec(ctx, effects, amounts, accounts)
+				return err
+			})
+		})
+	}
+}
+
+// consume runs a consumer on messages that are there before the clock starts.
+func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register func(*runtime.Consumer, *pgxstore.Store, *atomic.Int64)) (float64, error) {
+	broker, err := memory.New(memory.Config{MaxMessages: max(b.n, memory.DefaultMaxMessages), History: memory.NoHistory, Window: 4096})
+	if err != nil {
+		return 0, err
+	}
+	defer broker.Close()
+	if err := b.fill(ctx, broker); err != nil {
+		return 0, err
+	}
+	pool, err := b.pool(ctx, conns)
+	if err != nil {
+		return 0, err
+	}
+	defer pool.Close()
+	store, err := pgxstore.New(pool, pgxstore.WithSchema(b.schema))
+	if err != nil {
+		return 0, err
+	}
+	rt, err := runtime.New(runtime.Config{
+		Service: "bench", Broker: broker, Logger: slog.New(slog.DiscardHandler),
+		TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider(),
+		InboxRetention: runtime.Off,
+		Policy:         runtime.Policy{Concurrency: inFlight, Window: max(1024, 2*inFlight)},
+	})
+	if err != nil {
+		return 0, err
+	}
+	c := rt.Consumer("bench.orders", "orders")
+	var splits atomic.Int64
+	register(c, store, &splits)
+	runCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- rt.Run(runCtx) }()
+	select {
+	case <-rt.Running():
+	case err := <-ended:
+		return 0, err
+	}
+	r := rate(func() int64 { return c.Stats().Effects }, b.n, b.limit)
+	stop()
+	if err := <-ended; err != nil {
+		return 0, err
+	}
+	if s := c.Stats(); s.Retries > 0 || splits.Load() > 0 {
+		return 0, fmt.Errorf("%d retries, %d groups were split; want none: %+v", s.Retries, splits.Load(), s)
+	}
+	return r, nil
+}
+
+func (b *inboxBench) fill(ctx context.Context, broker *memory.Broker) error {
+	pub, err := broker.Publisher()
+	if err != nil {
+		return err
+	}
+	ctx = event.ContextWithSource(ctx, "/bench/shop")
+	for i := range b.n {
+		msg, err := event.New(ctx, "posted", posting{i % keys, 1}, event.WithKey(strconv.Itoa(i%keys)))
+		if err == nil {
+			err = pub.Publish("orders", msg)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -2,9 +2,11 @@ package ledger
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -38,6 +40,30 @@ func (l *Ledger) Middleware(consumer string) message.HandlerMiddleware {
 	}
 }
 
+// keyOf names a message that was dead-lettered so many times: one that is redriven, after a repair, is another to
+// the ledger, whatever is known of the one before.
+func keyOf(consumer, id string, deaths int) Key {
+	if deaths > 0 {
+		id += " redriven " + strconv.Itoa(deaths)
+	}
+	if len(id) > maxNameBytes {
+		id = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(id)))
+	}
+	return Key{Consumer: consumer, ID: id}
+}
+
+// deathsOf is how often a redriven message was dead-lettered. It is not believed, only told apart.
+func deathsOf(msg *message.Message) int {
+	deaths, err := strconv.Atoi(msg.Metadata[metaDeaths])
+	if err != nil || deaths < 0 {
+		return 0
+	}
+	return deaths
+}
+
+// metaDeaths is poison.MetaDeaths.
+const metaDeaths = event.MetaPrefix + "dlt_deaths"
+
 // together runs an attempt among others.
 func (l *Ledger) together(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
 	if l.gate.count.Add(1) <= 0 { // a suspect is alone
@@ -69,15 +95,15 @@ func (l *Ledger) enter(msg *message.Message, enter func(context.Context, <-chan 
 // attempt is an attempt while there is something to watch.
 func (l *Ledger) attempt(consumer string, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
 	f := flight.Ensure(msg)
-	key := Key{Consumer: consumer, ID: f.ID}
-	if key.ID == "" {
-		id, err := event.Identify(msg, f.Topic)
-		if err != nil { // nothing tells it from others
+	id := f.ID
+	if id == "" {
+		var err error
+		if id, err = event.Identify(msg, f.Topic); err != nil { // nothing tells it from others
 			l.counts.unrecorded.Add(1)
 			return l.together(msg, h)
 		}
-		key.ID = id
 	}
+	key := keyOf(consumer, id, deathsOf(msg))
 	if l.suspects.has(key) || mode(l.mode.Load()) == probing && f.Delivery.Count >= suspectCount {
 		return l.alone(key, msg, h)
 	}
@@ -89,10 +115,10 @@ func (l *Ledger) recorded(key Key, msg *message.Message, h message.HandlerFunc) 
 	if err := l.enter(msg, l.gate.enter); err != nil {
 		return nil, err
 	}
-	entered := true
+	inside := true
 	leave := func() {
-		if entered {
-			entered = false
+		if inside {
+			inside = false
 			l.gate.leave()
 		}
 	}
@@ -103,11 +129,16 @@ func (l *Ledger) recorded(key Key, msg *message.Message, h message.HandlerFunc) 
 		switch {
 		case err != nil:
 			l.counts.unrecorded.Add(1)
-		case len(suspect.Starts) > 0:
+		case suspect.known():
 			l.suspects.add(key)
 			leave()
 			if suspect.Convicted() {
 				return nil, l.convict(msg.Context(), suspect)
+			}
+			if suspect.Elsewhere { // alone asks again
+				if err := l.rest(msg); err != nil {
+					return nil, err
+				}
 			}
 			return l.alone(key, msg, h)
 		default:
@@ -121,18 +152,50 @@ func (l *Ledger) recorded(key Key, msg *message.Message, h message.HandlerFunc) 
 	return h(msg)
 }
 
+// A message that another process has, as far as is known, waits until that one has returned it or is taken for dead;
+// else each process that died without being missed yet would add a start. It looks rests times, for twice the TTL:
+// longer than it takes to miss a process.
+const rests = 12
+
+// rest waits between two looks. The message keeps its lane, nothing else.
+func (l *Ledger) rest(msg *message.Message) error {
+	ctx := msg.Context()
+	if flight.Ensure(msg).Sleep(ctx, 2*l.config.TTL/rests) {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return classify.Stop(context.Cause(ctx))
+	}
+	return classify.Stop(errDraining)
+}
+
 // alone runs the attempt of a suspect: nothing else runs, and its start is counted before.
 func (l *Ledger) alone(key Key, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	for look := 1; ; look++ {
+		out, elsewhere, err := l.tryAlone(key, look >= rests, msg, h)
+		if !elsewhere {
+			return out, err
+		}
+		if err := l.rest(msg); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// tryAlone reports elsewhere, and has not run the attempt, if another process has the message, unless force is set.
+func (l *Ledger) tryAlone(key Key, force bool, msg *message.Message, h message.HandlerFunc) (out []*message.Message, elsewhere bool, err error) {
 	if err := l.enter(msg, l.gate.enterAlone); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer l.gate.leaveAlone()
-	suspect, err := l.books.alone(key)
+	suspect, err := l.books.alone(key, force)
 	switch {
 	case err != nil: // the ledger is off: alone all the same
 		l.counts.unrecorded.Add(1)
 	case suspect.Convicted():
-		return nil, l.convict(msg.Context(), suspect)
+		return nil, false, l.convict(msg.Context(), suspect)
+	case suspect.Elsewhere && !force:
+		return nil, true, nil
 	default:
 		l.counts.alone.Add(1)
 	}
@@ -145,11 +208,11 @@ func (l *Ledger) alone(key Key, msg *message.Message, h message.HandlerFunc) ([]
 		}
 	}()
 	if ctx := msg.Context(); ctx.Err() != nil {
-		return nil, classify.Stop(context.Cause(ctx))
+		return nil, false, classify.Stop(context.Cause(ctx))
 	}
-	out, err := h(msg)
+	out, err = h(msg)
 	succeeded = err == nil
-	return out, err
+	return out, false, err
 }
 
 func (l *Ledger) convict(ctx context.Context, s Suspect) error {

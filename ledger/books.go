@@ -40,8 +40,9 @@ const (
 
 // entry is one thing to write.
 type entry struct {
-	kind entryKind
-	key  Key
+	kind  entryKind
+	key   Key
+	force bool
 
 	written chan struct{} // closed when all below is set; nil if nobody waits
 	suspect Suspect
@@ -55,7 +56,7 @@ func newBooks(c Config, run Run, failed func(error)) *books {
 	}
 }
 
-// begin commits a start of key, unless it is a suspect: then it returns that.
+// begin commits a start of key, unless it is a suspect or elsewhere: then it returns that.
 func (b *books) begin(key Key) (Suspect, error) {
 	e := &entry{kind: begin, key: key, written: make(chan struct{})}
 	b.mu.Lock()
@@ -67,7 +68,7 @@ func (b *books) begin(key Key) (Suspect, error) {
 	b.push(e)
 	b.mu.Unlock()
 	<-e.written
-	if e.err != nil || len(e.suspect.Starts) > 0 {
+	if e.err != nil || e.suspect.known() {
 		b.done(key) // after an error it may have been written
 	}
 	return e.suspect, e.err
@@ -85,8 +86,8 @@ func (b *books) done(key Key) {
 }
 
 // alone commits a start of key that is alone, unless it is convicted. See Store.Alone.
-func (b *books) alone(key Key) (Suspect, error) {
-	e := &entry{kind: alone, key: key, written: make(chan struct{})}
+func (b *books) alone(key Key, force bool) (Suspect, error) {
+	e := &entry{kind: alone, key: key, force: force, written: make(chan struct{})}
 	b.mu.Lock()
 	if b.off {
 		b.mu.Unlock()
@@ -112,6 +113,13 @@ func (b *books) survived(key Key, succeeded bool) {
 	if !off {
 		<-e.written
 	}
+}
+
+// clear removes every suspicion of key soon. It does not wait.
+func (b *books) clear(key Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.push(&entry{kind: clears, key: key})
 }
 
 // push adds e. While the ledger is off nobody waits for it. The caller holds mu.
@@ -249,7 +257,7 @@ func (b *books) writeBatch(batch []*entry) error {
 	first := batch[0]
 	switch first.kind {
 	case alone:
-		suspect, err := b.store.Alone(ctx, b.run, first.key)
+		suspect, err := b.store.Alone(ctx, b.run, first.key, first.force)
 		first.suspect = suspect
 		return err
 	case clears:

@@ -44,8 +44,9 @@ type Ledger struct {
 	stopping   atomic.Bool
 	announced  bool // of the beats' goroutine
 
-	mu    sync.Mutex
-	state state
+	mu        sync.Mutex
+	state     state
+	forgotten map[Key]time.Time // suspects whose dead letter is stored, and when they are removed
 }
 
 // state is what decides the mode.
@@ -73,6 +74,7 @@ func New(cfg Config) (*Ledger, error) {
 		run:       Run{Service: cfg.Service, ID: rand.Text(), Instance: cfg.Instance},
 		gate:      newGate(),
 		suspects:  suspects{keys: map[Key]struct{}{}},
+		forgotten: map[Key]time.Time{},
 		stopBeats: make(chan struct{}),
 		stopBooks: make(chan struct{}),
 		beatNow:   make(chan struct{}, 1),
@@ -114,6 +116,7 @@ func (l *Ledger) End(ctx context.Context) error {
 	}
 	var err error
 	l.ended.Do(func() {
+		l.forget(true)
 		close(l.stopBooks)
 		close(l.stopBeats)
 		l.background.Wait()
@@ -129,15 +132,34 @@ func (l *Ledger) End(ctx context.Context) error {
 	return err
 }
 
-// Forget removes every suspicion of a message that is settled for good: its dead letter was stored. It does nothing for a
-// message that is no suspect as far as this process knows. If the store is away it is done when it is back.
-func (l *Ledger) Forget(consumer, id string) {
-	key := Key{Consumer: consumer, ID: id}
-	if !l.suspects.has(key) {
-		return
+// Forget is told of a message whose dead letter was stored: the id, and how often it was dead-lettered, this time
+// included. What is known of it is removed after HorizonTime, or by End: until then the ack can be lost, and the
+// message must not be started again when it comes back. It does no I/O, and nothing for a message that is no suspect
+// as far as this process knows.
+func (l *Ledger) Forget(consumer, id string, deaths int) {
+	key := keyOf(consumer, id, max(deaths-1, 0))
+	if l.suspects.has(key) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.forgotten[key] = time.Now().Add(l.config.HorizonTime)
 	}
-	l.suspects.remove(key)
-	l.books.survived(key, true)
+}
+
+// forget removes those whose time has come, or all.
+func (l *Ledger) forget(all bool) {
+	l.mu.Lock()
+	var due []Key
+	for key, at := range l.forgotten {
+		if all || !time.Now().Before(at) {
+			due = append(due, key)
+			delete(l.forgotten, key)
+		}
+	}
+	l.mu.Unlock()
+	for _, key := range due {
+		l.suspects.remove(key)
+		l.books.clear(key)
+	}
 }
 
 // call makes one bounded call of the store.
@@ -203,6 +225,7 @@ func (l *Ledger) beat(ctx context.Context) {
 		return
 	}
 	l.goOn(ctx)
+	l.forget(false)
 }
 
 // list reads the suspects if that is due.

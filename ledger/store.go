@@ -29,11 +29,13 @@ type Start struct {
 	Alone bool
 }
 
-// Suspect is a message that was in flight when a process died.
+// Suspect is a message that was in flight when a process died, or is in flight in another one.
 type Suspect struct {
 	Key
 	// Starts are those that ended with their process, oldest first.
 	Starts []Start
+	// Elsewhere: another run that is not known to have ended has a start of it. It may have died just now.
+	Elsewhere bool
 }
 
 // DeathsToConvict is how many deaths while alone convict.
@@ -49,6 +51,9 @@ func (s Suspect) Convicted() bool {
 	}
 	return n >= DeathsToConvict
 }
+
+// known tells whether there is anything against a start beside others.
+func (s Suspect) known() bool { return len(s.Starts) > 0 || s.Elsewhere }
 
 // Terms bound what a store keeps.
 type Terms struct {
@@ -104,12 +109,14 @@ type Store interface {
 	End(ctx context.Context, run Run) error
 
 	// Record removes the starts of run that are done and then adds those that have begun, without the suspects
-	// among them, which it returns. The lists are at most [MaxRecord] long and hold no key twice.
+	// among them and those that are Elsewhere, which it returns. The lists are at most [MaxRecord] long and
+	// hold no key twice.
 	Record(ctx context.Context, run Run, done, begun []Key) ([]Suspect, error)
 
 	// Alone adds a start of key that is alone, or makes the one that run has such a start, unless key is
-	// convicted. It returns what was known of key before; without Starts it is not a suspect.
-	Alone(ctx context.Context, run Run, key Key) (Suspect, error)
+	// convicted or, without force, Elsewhere. It returns what was known of key before; without Starts it is not a
+	// suspect.
+	Alone(ctx context.Context, run Run, key Key, force bool) (Suspect, error)
 
 	// Clear removes every suspicion of key, and run's own start of it.
 	Clear(ctx context.Context, run Run, key Key) error

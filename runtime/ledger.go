@@ -68,9 +68,9 @@ func (c *Consumer) ledgered() []message.HandlerMiddleware {
 	return []message.HandlerMiddleware{c.runtime.ledger.Middleware(c.config.Name)}
 }
 
-// forget takes a message whose dead letter is stored from the suspects: when it is redriven it is a new start.
+// forget tells the ledger of a message whose dead letter is stored.
 func (c *Consumer) forget(rec poison.Record) {
 	if c.runtime.ledger != nil {
-		c.runtime.ledger.Forget(c.config.Name, rec.MessageID)
+		c.runtime.ledger.Forget(c.config.Name, rec.MessageID, rec.Deaths)
 	}
 }

@@ -60,8 +60,9 @@ func testModel(t *testing.T, s subject) {
 			want, wantErr := book.Record(now, r, done, begun)
 			wantSame(t, step, "record", got, want, err, wantErr)
 		case 7, 8, 9:
-			got, err := s.Alone(s.context(), r, k)
-			want, wantErr := book.Alone(now, r, k)
+			force := random.IntN(2) == 0
+			got, err := s.Alone(s.context(), r, k, force)
+			want, wantErr := book.Alone(now, r, k, force)
 			wantSame(t, step, "alone", []ledger.Suspect{got}, []ledger.Suspect{want}, err, wantErr)
 		case 10:
 			s.must("clear", s.Clear(s.context(), r, k))
@@ -101,7 +102,7 @@ func wantSame(t *testing.T, step int, what string, got, want []ledger.Suspect, e
 func named(list []ledger.Suspect) []string {
 	texts := make([]string, len(list))
 	for i, suspect := range list {
-		texts[i] = fmt.Sprintf("%s: %s", suspect.ID, starts(suspect))
+		texts[i] = fmt.Sprintf("%s: %s, elsewhere %t", suspect.ID, starts(suspect), suspect.Elsewhere)
 	}
 	slices.Sort(texts)
 	return texts

@@ -33,7 +33,7 @@ func Run(t *testing.T, store ledger.Store) {
 		{"LeaseThatRanOutIsADeath", testLease},
 		{"RunThatWasTakenForDeadTakesItsStartsBack", testTakenBack},
 		{"TwoDeathsAloneConvict", testConvict},
-		{"DeathsAmongOthersDoNotConvict", testTogether},
+		{"StartElsewhereIsNotDoubled", testElsewhere},
 		{"AnnouncedStopConvictsNobody", testStopping},
 		{"ClearedSuspectIsForgotten", testClear},
 		{"ReplicasShareSuspects", testReplicas},
@@ -108,7 +108,7 @@ func (s subject) record(r ledger.Run, done, begun []ledger.Key) []ledger.Suspect
 
 func (s subject) alone(r ledger.Run, k ledger.Key) ledger.Suspect {
 	s.t.Helper()
-	suspect, err := s.Alone(s.context(), r, k)
+	suspect, err := s.Alone(s.context(), r, k, false)
 	s.must("alone of "+r.ID, err)
 	return suspect
 }
@@ -164,7 +164,7 @@ func testClean(t *testing.T, s subject) {
 	if _, err := s.Record(s.context(), s.run("a"), nil, keys("3")); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("record of a run that has ended: got %v, want ErrLost", err)
 	}
-	if _, err := s.Alone(s.context(), s.run("a"), key("3")); !errors.Is(err, ledger.ErrLost) {
+	if _, err := s.Alone(s.context(), s.run("a"), key("3"), false); !errors.Is(err, ledger.ErrLost) {
 		t.Errorf("alone of a run that has ended: got %v, want ErrLost", err)
 	}
 }
@@ -268,16 +268,33 @@ func testConvict(t *testing.T, s subject) {
 	}
 }
 
-func testTogether(t *testing.T, s subject) {
-	for i := range 5 { // five replicas at once
-		s.begin(s.on(fmt.Sprint("r", i), fmt.Sprint("host", i)))
-		s.record(s.on(fmt.Sprint("r", i), fmt.Sprint("host", i)), nil, keys("m"))
+// A message came to another process while the one that had it was dead and not missed yet.
+func testElsewhere(t *testing.T, s subject) {
+	s.begin(s.on("a", "one"))
+	s.begin(s.on("b", "two"))
+	s.record(s.on("a", "one"), nil, keys("m", "n"))
+	got := s.record(s.on("b", "two"), nil, keys("m", "free"))
+	if len(got) != 1 || got[0].Key != key("m") || !got[0].Elsewhere || len(got[0].Starts) != 0 {
+		t.Fatalf("m is in another process: got %+v, want m, elsewhere, without starts", got)
 	}
-	for i := range 5 {
-		s.begin(s.on(fmt.Sprint("s", i), fmt.Sprint("host", i)))
+	if got := s.alone(s.on("b", "two"), key("m")); !got.Elsewhere {
+		t.Errorf("alone: got %+v, want elsewhere", got)
 	}
-	if got := s.alone(s.on("s0", "host0"), key("m")); got.Convicted() || len(got.Starts) != 5 {
-		t.Errorf("five deaths among others: got %+v, want five starts and no conviction", got)
+	s.record(s.on("a", "one"), keys("m"), nil)
+	if got := s.record(s.on("b", "two"), nil, keys("m")); len(got) != 0 {
+		t.Errorf("the other one has returned it: got %+v, want none", got)
+	}
+	s.begin(s.on("c", "two"))
+	s.wantSuspects("nothing was added twice", "free", "m")
+	// Forced, since the other one does not end.
+	if _, err := s.Alone(s.context(), s.on("c", "two"), key("n"), true); err != nil {
+		t.Fatal(err)
+	}
+	s.begin(s.on("d", "two"))
+	got = []ledger.Suspect{s.alone(s.on("d", "two"), key("n"))}
+	s.wantStarts("n", got[0], "c*")
+	if !got[0].Elsewhere {
+		t.Errorf("n is still in the first process: got %+v", got[0])
 	}
 }
 
@@ -333,8 +350,11 @@ func testReplicas(t *testing.T, s subject) {
 		t.Errorf("delivered to the other replica: got the suspects %v, want m", got)
 	}
 	// Both have it at once: each alone in its process.
-	s.alone(s.on("b", "two"), key("m"))
-	s.alone(s.on("c", "one"), key("m"))
+	for _, r := range []ledger.Run{s.on("b", "two"), s.on("c", "one")} {
+		if _, err := s.Alone(s.context(), r, key("m"), true); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s.begin(s.on("d", "one"))
 	s.begin(s.on("e", "two"))
 	if got := s.alone(s.on("e", "two"), key("m")); !got.Convicted() {

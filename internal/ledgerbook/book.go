@@ -194,7 +194,7 @@ func (b *Book) Record(now time.Time, r ledger.Run, done, begun []ledger.Key) ([]
 	}
 	var suspects []ledger.Suspect
 	for _, k := range begun {
-		if suspect := s.suspect(k); len(suspect.Starts) > 0 {
+		if suspect := s.suspect(k, r.ID); len(suspect.Starts) > 0 || suspect.Elsewhere {
 			suspects = append(suspects, suspect)
 		} else if _, there := s.starts[k][r.ID]; !there {
 			s.put(k, r.ID, start{instance: r.Instance, at: now})
@@ -211,13 +211,13 @@ func (s *service) put(k ledger.Key, id string, st start) {
 }
 
 // Alone is ledger.Store's.
-func (b *Book) Alone(now time.Time, r ledger.Run, k ledger.Key) (ledger.Suspect, error) {
+func (b *Book) Alone(now time.Time, r ledger.Run, k ledger.Key, force bool) (ledger.Suspect, error) {
 	s, _ := b.service(r.Service)
 	if s.runs[r.ID] == nil {
 		return ledger.Suspect{}, ledger.ErrLost
 	}
-	suspect := s.suspect(k)
-	if !suspect.Convicted() {
+	suspect := s.suspect(k, r.ID)
+	if !suspect.Convicted() && (force || !suspect.Elsewhere) {
 		s.put(k, r.ID, start{instance: r.Instance, at: now, alone: true})
 	}
 	return suspect, nil
@@ -251,12 +251,14 @@ func (b *Book) Suspects(name string, limit int) []ledger.Key {
 	return keys[:min(len(keys), limit)]
 }
 
-// suspect returns the starts of k that ended with their process.
-func (s *service) suspect(k ledger.Key) ledger.Suspect {
+// suspect returns what is known of k to a run.
+func (s *service) suspect(k ledger.Key, run string) ledger.Suspect {
 	suspect := ledger.Suspect{Key: k}
 	for id, st := range s.starts[k] {
 		if st.died {
 			suspect.Starts = append(suspect.Starts, ledger.Start{Run: id, Instance: st.instance, At: st.at, Alone: st.alone})
+		} else if id != run {
+			suspect.Elsewhere = true
 		}
 	}
 	slices.SortFunc(suspect.Starts, func(a, b ledger.Start) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Run, b.Run)) })
@@ -279,4 +281,16 @@ func (b *Book) Clone() *Book {
 		c.services[name] = &copied
 	}
 	return c
+}
+
+// Alarms is how many unclean ends of a service were found.
+func (b *Book) Alarms(name string) int64 {
+	s, _ := b.service(name)
+	return s.alarms
+}
+
+// Each calls f for each start of a service, in no order.
+func (b *Book) Each(name string, f func(k ledger.Key, instance string, alone, died bool)) {
+	s, _ := b.service(name)
+	s.each(func(k ledger.Key, _ string, st start) { f(k, st.instance, st.alone, st.died) })
 }

@@ -56,6 +56,7 @@ type line struct {
 	Done     []ledger.Key         `json:"done,omitempty"`
 	Begun    []ledger.Key         `json:"begun,omitempty"`
 	Key      ledger.Key           `json:"key,omitzero"`
+	Force    bool                 `json:"force,omitempty"`
 	Snapshot *ledgerbook.Snapshot `json:"snapshot,omitempty"`
 }
 
@@ -211,7 +212,7 @@ func (l *line) call(b *ledgerbook.Book) (r result) {
 	case "record":
 		r.suspects, r.err = b.Record(l.At, l.Run, l.Done, l.Begun)
 	case "alone":
-		r.suspect, r.err = b.Alone(l.At, l.Run, l.Key)
+		r.suspect, r.err = b.Alone(l.At, l.Run, l.Key, l.Force)
 	case "clear":
 		b.Clear(l.Run, l.Key)
 	}
@@ -311,8 +312,8 @@ func (s *Store) Record(ctx context.Context, run ledger.Run, done, begun []ledger
 }
 
 // Alone implements [ledger.Store].
-func (s *Store) Alone(ctx context.Context, run ledger.Run, key ledger.Key) (ledger.Suspect, error) {
-	r, err := s.write(ctx, line{Op: "alone", Run: run, Key: key})
+func (s *Store) Alone(ctx context.Context, run ledger.Run, key ledger.Key, force bool) (ledger.Suspect, error) {
+	r, err := s.write(ctx, line{Op: "alone", Run: run, Key: key, Force: force})
 	return r.suspect, err
 }
 

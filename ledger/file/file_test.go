@@ -54,8 +54,8 @@ func (s *turns) Record(ctx context.Context, r ledger.Run, done, begun []ledger.K
 	return s.one().Record(ctx, r, done, begun)
 }
 
-func (s *turns) Alone(ctx context.Context, r ledger.Run, k ledger.Key) (ledger.Suspect, error) {
-	return s.one().Alone(ctx, r, k)
+func (s *turns) Alone(ctx context.Context, r ledger.Run, k ledger.Key, force bool) (ledger.Suspect, error) {
+	return s.one().Alone(ctx, r, k, force)
 }
 
 func (s *turns) Clear(ctx context.Context, r ledger.Run, k ledger.Key) error {
@@ -78,7 +78,7 @@ func TestProcessesShareADirectory(t *testing.T) {
 		if err != nil || standing.Alarms != int64(n) {
 			t.Fatalf("run %d: got %+v, %v; want %d alarms", n, standing, err, n)
 		}
-		suspect, err := s.Alone(ctx, run(n), key)
+		suspect, err := s.Alone(ctx, run(n), key, false)
 		if err != nil || len(suspect.Starts) != min(n, 2) {
 			t.Fatalf("run %d: got %+v, %v; want %d starts", n, suspect, err, min(n, 2))
 		}

@@ -79,9 +79,9 @@ func (l *Ledger) Record(ctx context.Context, run ledger.Run, done, begun []ledge
 }
 
 // Alone implements [ledger.Store].
-func (l *Ledger) Alone(ctx context.Context, run ledger.Run, key ledger.Key) (ledger.Suspect, error) {
+func (l *Ledger) Alone(ctx context.Context, run ledger.Run, key ledger.Key, force bool) (ledger.Suspect, error) {
 	a, err := with(ctx, l, func(b *ledgerbook.Book) (a answer[ledger.Suspect]) {
-		a.value, a.err = b.Alone(time.Now(), run, key)
+		a.value, a.err = b.Alone(time.Now(), run, key, force)
 		return a
 	})
 	if err != nil {

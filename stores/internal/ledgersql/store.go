@@ -367,7 +367,7 @@ func (s *Store) Record(ctx context.Context, run ledger.Run, done, begun []ledger
 		}
 		suspects = nil
 		for _, keys := range chunks(begun) {
-			found, err := s.suspected(ctx, tx, run.Service, keys)
+			found, err := s.suspected(ctx, tx, run, keys)
 			if err != nil {
 				return err
 			}
@@ -426,37 +426,43 @@ func (s *Store) insert(ctx context.Context, tx db, run ledger.Run, keys []ledger
 	return err
 }
 
-// suspected returns those of keys that are suspects.
-func (s *Store) suspected(ctx context.Context, tx db, service string, keys []ledger.Key) ([]ledger.Suspect, error) {
+// suspected returns those of keys that are suspects or elsewhere.
+func (s *Store) suspected(ctx context.Context, tx db, run ledger.Run, keys []ledger.Key) ([]ledger.Suspect, error) {
 	in, args := s.d.in(keys)
 	var list []ledger.Suspect
 	err := tx.query(ctx, func(scan func(...any) error) (bool, error) {
-		var consumer, id, run, instance []byte
+		var consumer, id, of, instance []byte
 		var at int64
 		var start ledger.Start
-		err := scan(&consumer, &id, &run, &instance, &at, &start.Alone)
-		start.Run, start.Instance, start.At = string(run), string(instance), time.UnixMicro(at).UTC()
+		var died bool
+		err := scan(&consumer, &id, &of, &instance, &at, &start.Alone, &died)
+		start.Run, start.Instance, start.At = string(of), string(instance), time.UnixMicro(at).UTC()
 		key := ledger.Key{Consumer: string(consumer), ID: string(id)}
 		if n := len(list); n == 0 || list[n-1].Key != key {
 			list = append(list, ledger.Suspect{Key: key})
 		}
 		last := &list[len(list)-1]
-		last.Starts = append(last.Starts, start)
+		if died {
+			last.Starts = append(last.Starts, start)
+		} else {
+			last.Elsewhere = true
+		}
 		return true, err
-	}, "SELECT consumer, id, run, instance, "+s.d.micros("started_at")+", alone FROM "+s.start+" WHERE service = ? AND died AND "+in+
-		" ORDER BY consumer, id, started_at, run", append([]any{service}, args...)...)
+	}, "SELECT consumer, id, run, instance, "+s.d.micros("started_at")+", alone, died FROM "+s.start+
+		" WHERE service = ? AND (died OR run <> ?) AND "+in+" ORDER BY consumer, id, started_at, run",
+		append([]any{run.Service, run.ID}, args...)...)
 	return list, err
 }
 
 // Alone implements ledger.Store.
-func (s *Store) Alone(ctx context.Context, run ledger.Run, key ledger.Key) (ledger.Suspect, error) {
+func (s *Store) Alone(ctx context.Context, run ledger.Run, key ledger.Key, force bool) (ledger.Suspect, error) {
 	suspect := ledger.Suspect{Key: key}
 	err := s.atomically(ctx, "record a start alone", func(tx db) error {
 		if err := s.held(ctx, tx, run); err != nil {
 			return err
 		}
 		keys := []ledger.Key{key}
-		found, err := s.suspected(ctx, tx, run.Service, keys)
+		found, err := s.suspected(ctx, tx, run, keys)
 		if err != nil {
 			return err
 		}
@@ -464,7 +470,7 @@ func (s *Store) Alone(ctx context.Context, run ledger.Run, key ledger.Key) (ledg
 		if len(found) > 0 {
 			suspect = found[0]
 		}
-		if suspect.Convicted() {
+		if suspect.Convicted() || suspect.Elsewhere && !force {
 			return nil
 		}
 		if err := s.erase(ctx, tx, run, keys); err != nil {

@@ -81,7 +81,7 @@ func (p *publisher) Close() error {
 
 // publish inserts rows in a transaction of its own.
 func (b *Broker) publish(ctx context.Context, topic string, rows []row) error {
-	if len(rows) <= insertRows && rows[0].at.IsZero() {
+	if chunk(rows) == len(rows) {
 		// The common case: one statement, which is a transaction.
 		n, err := b.insert(ctx, b.pool, topic, rows)
 		for range 3 { // a connection of the pool may have died long ago
@@ -93,7 +93,7 @@ func (b *Broker) publish(ctx context.Context, topic string, rows []row) error {
 		if err != nil {
 			return err
 		}
-		if n == len(rows) {
+		if n > 0 {
 			return nil
 		}
 	}
@@ -117,17 +117,23 @@ func (b *Broker) insertAll(ctx context.Context, tx execer, topic string, rows []
 	return nil
 }
 
+// chunk is how many of rows go into one statement: they go to one table.
+func chunk(rows []row) int {
+	n, size, delayed := 0, 0, !rows[0].at.IsZero()
+	for n < len(rows) && n < insertRows && size < insertBytes && !rows[n].at.IsZero() == delayed {
+		size += len(rows[n].payload)
+		n++
+	}
+	return n
+}
+
 type execer interface {
 	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
 }
 
 // insert inserts the first of rows with one statement and returns how many. It is 0 if the topic is not known.
 func (b *Broker) insert(ctx context.Context, e execer, topic string, rows []row) (int, error) {
-	n, size, delayed := 0, 0, !rows[0].at.IsZero()
-	for n < len(rows) && n < insertRows && size < insertBytes && !rows[n].at.IsZero() == delayed {
-		size += len(rows[n].payload)
-		n++
-	}
+	n, delayed := chunk(rows), !rows[0].at.IsZero()
 	rows = rows[:n]
 	numbers, keys, payloads := make([]int16, n), make([][]byte, n), make([][]byte, n)
 	texts := make([]string, 2*n)

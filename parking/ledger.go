@@ -94,9 +94,6 @@ type Ledger interface {
 	// reports false, and tx is to be rolled back, if the key is not released or m is gone.
 	Take(ctx context.Context, tx any, m Message) (bool, error)
 
-	// Unclaim deletes a claim that tx has made.
-	Unclaim(ctx context.Context, tx any, c inbox.Claim) error
-
 	// Fail parks the key of m, which was released, again, and puts m.Record with its failure in the place of m's.
 	// It reports false if m is gone: then nothing was done.
 	Fail(ctx context.Context, m Message) (bool, error)

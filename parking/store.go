@@ -114,8 +114,8 @@ func (s *Store[Tx]) append(ctx context.Context, tx any, f *flight.Flight, c inbo
 	return out, err
 }
 
-// drain handles a released message. Its own claim was made when it was parked, so this transaction makes one that
-// nobody else knows, and takes it back.
+// drain handles a released message. Its own claim was made when it was parked, so this transaction has one that
+// nobody else knows; what makes its effect happen once is that it leaves its place.
 func (s *Store[Tx]) drain(ctx context.Context, f *flight.Flight, t *ticket, fn func(context.Context, Tx) error) (bool, error) {
 	if f != nil {
 		f.ID = t.ID // for the ids of the events that the handler makes
@@ -123,16 +123,12 @@ func (s *Store[Tx]) drain(ctx context.Context, f *flight.Flight, t *ticket, fn f
 	gone := false
 	c := inbox.Claim{Consumer: s.consumer, ID: "parking:" + watermill.NewUUID()}
 	done, err := s.Store.Once(ctx, c, func(ctx context.Context, tx Tx) error {
-		base := inbox.BaseTx(ctx, s.Store, tx)
-		taken, err := s.ledger.Take(ctx, base, t.Message)
+		taken, err := s.ledger.Take(ctx, inbox.BaseTx(ctx, s.Store, tx), t.Message)
 		if err != nil {
 			return err
 		}
 		if gone = !taken; gone {
 			return errRollBack
-		}
-		if err := s.ledger.Unclaim(ctx, base, c); err != nil {
-			return err
 		}
 		return fn(ctx, tx)
 	})

@@ -29,8 +29,12 @@ func (l *Ledger) free() string {
 }
 
 func (l *Ledger) lease(ctx context.Context, consumer, owner string, ttl time.Duration, limit int) ([]string, error) {
+	these := "IN (" + l.free() + ")"
+	if l.dialect == schema.Postgres { // which may run a subquery of IN again and again, and each time gets more rows
+		these = "= ANY (ARRAY(" + l.free() + "))"
+	}
 	return l.names(ctx, l.DB, "UPDATE "+l.keys+" SET owner = ?, lease_until = "+l.now+" + ?"+
-		" WHERE consumer = ? AND msg_key IN ("+l.free()+") RETURNING msg_key",
+		" WHERE consumer = ? AND msg_key "+these+" RETURNING msg_key",
 		owner, ttl.Microseconds(), consumer, consumer, limit)
 }
 

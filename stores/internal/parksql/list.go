@@ -44,15 +44,16 @@ func (l *Ledger) messages(ctx context.Context, db DB, consumer, key string, afte
 		var at int64
 		var letter string
 		var document, payload []byte
-		if err := scan(&m.Seq, &m.ID, &at, &letter, &document, &payload); err != nil {
+		var hasPayload bool
+		if err := scan(&m.Seq, &m.ID, &at, &letter, &document, &payload, &hasPayload); err != nil {
 			return false, err
 		}
 		m.ParkedAt = timeOf(at)
 		var err error
-		m.Record, err = poison.ParseDocument(letter, document, payload)
+		m.Record, err = poison.ParseDocument(letter, document, notNil(payload, hasPayload))
 		list = append(list, m)
 		return true, err
-	}, "SELECT seq, id, parked_at, dead_letter, record, payload FROM "+l.msgs+ofKey+" AND seq > ? ORDER BY seq LIMIT ?",
+	}, "SELECT seq, id, parked_at, dead_letter, record, payload, payload IS NOT NULL FROM "+l.msgs+ofKey+" AND seq > ? ORDER BY seq LIMIT ?",
 		consumer, key, after, limit)
 	return list, err
 }
@@ -89,19 +90,20 @@ func (l *Ledger) Audit(ctx context.Context, consumer string, after int64, limit 
 		var at int64
 		var action, letter string
 		var document, payload []byte
-		if err := scan(&e.N, &at, &action, &e.Actor, &e.Reason.Reason, &e.Key, &m.Seq, &m.ID, &letter, &document, &payload); err != nil {
+		var hasPayload bool
+		if err := scan(&e.N, &at, &action, &e.Actor, &e.Reason.Reason, &e.Key, &m.Seq, &m.ID, &letter, &document, &payload, &hasPayload); err != nil {
 			return false, err
 		}
 		e.At, e.Action = timeOf(at), parking.Action(action)
 		var err error
 		if document != nil {
 			m.Key = e.Key
-			m.Record, err = poison.ParseDocument(letter, document, payload)
+			m.Record, err = poison.ParseDocument(letter, document, notNil(payload, hasPayload))
 			e.Skipped = &m
 		}
 		list = append(list, e)
 		return true, err
-	}, "SELECT n, at, action, actor, reason, msg_key, seq, id, dead_letter, record, payload FROM "+l.audit+
+	}, "SELECT n, at, action, actor, reason, msg_key, seq, id, dead_letter, record, payload, payload IS NOT NULL FROM "+l.audit+
 		" WHERE consumer = ? AND n > ? ORDER BY n LIMIT ?", consumer, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("parking: read the audit of %q: %w", consumer, l.Explain(ctx, err))
@@ -121,6 +123,14 @@ func timeOf(micros int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(micros).UTC()
+}
+
+// notNil makes an empty payload of what a driver makes of one.
+func notNil(payload []byte, there bool) []byte {
+	if there && payload == nil {
+		return []byte{}
+	}
+	return payload
 }
 
 // payloadOf keeps nil and empty apart: as an argument a nil slice is not NULL with every driver.

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/parking"
 	"github.com/headrace-go/headrace/stores/schema"
 )
@@ -41,7 +40,6 @@ type Ledger struct {
 	Access
 	dialect            schema.Dialect
 	keys, msgs, audit  string // the tables
-	inbox              string
 	now                string // the database's clock in microseconds
 	forUpdate, skipped string // SQLite has neither
 }
@@ -52,7 +50,7 @@ var _ parking.Ledger = (*Ledger)(nil)
 func New(n schema.Names, a Access) *Ledger {
 	l := &Ledger{
 		Access: a, dialect: n.Dialect,
-		keys: n.Table("parked_key"), msgs: n.Table("parked_msg"), audit: n.Table("parked_audit"), inbox: n.Table("inbox"),
+		keys: n.Table("parked_key"), msgs: n.Table("parked_msg"), audit: n.Table("parked_audit"),
 	}
 	switch n.Dialect {
 	case schema.Postgres:
@@ -131,15 +129,3 @@ func (l *Ledger) failed(ctx context.Context, operation, consumer, key string, er
 
 // ofKey names one key.
 const ofKey = " WHERE consumer = ? AND msg_key = ?"
-
-// Unclaim implements parking.Ledger.
-func (l *Ledger) Unclaim(ctx context.Context, tx any, c inbox.Claim) error {
-	db, err := l.in(tx)
-	if err != nil {
-		return err
-	}
-	if _, err := l.exec(ctx, db, "DELETE FROM "+l.inbox+" WHERE consumer = ? AND id = ?", c.Consumer, c.ID); err != nil {
-		return fmt.Errorf("parking: take back claim %q of %q: %w", c.ID, c.Consumer, err)
-	}
-	return nil
-}

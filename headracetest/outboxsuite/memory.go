@@ -320,6 +320,24 @@ func (m *Memory) Dead(ctx context.Context, after int64, limit int) ([]outbox.Dea
 	return list, ctx.Err()
 }
 
+// DeadTopics implements outbox.Graveyard.
+func (m *Memory) DeadTopics(ctx context.Context, limit int) ([]outbox.DeadTopic, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	counts := map[string]outbox.DeadTopic{}
+	for _, d := range m.dead {
+		c := counts[d.Topic]
+		c.Name = d.Topic
+		c.Rows++
+		if d.Blocks {
+			c.Blocking++
+		}
+		counts[d.Topic] = c
+	}
+	list := slices.SortedFunc(maps.Values(counts), func(a, b outbox.DeadTopic) int { return cmp.Compare(a.Name, b.Name) })
+	return list[:min(len(list), limit)], ctx.Err()
+}
+
 // Revive implements outbox.Graveyard.
 func (m *Memory) Revive(ctx context.Context, id int64) (bool, error) {
 	m.mu.Lock()

@@ -60,6 +60,10 @@ func Run[Tx any](t *testing.T, open func(t *testing.T) Subject[Tx]) {
 		{"RevivedRowHasItsOldPlace", testRevive[Tx]},
 		{"DelayedRowsWait", testDelayed[Tx]},
 		{"PromoteMovesEachRowOnce", testPromoteRace[Tx]},
+		{"RevivedRowThatBlocksNothingGoesLast", testReviveSkipped[Tx]},
+		{"DeadRowsAreCountedByTopic", testDeadTopics[Tx]},
+		{"PublisherWritesInTheTransaction", testPublisher[Tx]},
+		{"RelayPublishesDelayedRowsInTheirTime", testDelayedRelay[Tx]},
 		{"TwoRelaysPublishEachKeyInOrder", testTwoRelays[Tx]},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })

@@ -123,6 +123,23 @@ func (s *Source) Dead(ctx context.Context, after int64, limit int) ([]outbox.Dea
 	return list, nil
 }
 
+// DeadTopics implements outbox.Graveyard.
+func (s *Source) DeadTopics(ctx context.Context, limit int) ([]outbox.DeadTopic, error) {
+	var list []outbox.DeadTopic
+	err := s.query(ctx, func(scan func(...any) error) (bool, error) {
+		var topic []byte
+		var d outbox.DeadTopic
+		err := scan(&topic, &d.Rows, &d.Blocking)
+		d.Name = string(topic)
+		list = append(list, d)
+		return true, err
+	}, "SELECT topic, count(*), count(CASE WHEN blocks THEN 1 END) FROM "+s.dead+" GROUP BY topic ORDER BY topic LIMIT ?", limit)
+	if err != nil {
+		return nil, fmt.Errorf("count dead rows of %s: %w", s.dead, err)
+	}
+	return list, nil
+}
+
 // Revive implements outbox.Graveyard.
 func (s *Source) Revive(ctx context.Context, id int64) (bool, error) {
 	var n int64

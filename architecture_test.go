@@ -93,7 +93,7 @@ var rules = []struct {
 }
 
 // adapters know no other adapter.
-var adapters = []string{"brokers/memory", "brokers/jetstream", "brokers/kafka"}
+var adapters = []string{"brokers/memory", "brokers/jetstream", "brokers/kafka", "brokers/postgres"}
 
 func TestImportTable(t *testing.T) {
 	deps := dependencies(t)

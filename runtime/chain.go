@@ -20,12 +20,12 @@ import (
 
 // line is a consumer in a run: its subscription, its intake and its stages.
 type line struct {
-	consumer   *Consumer
-	intake     *ordering.Intake
-	poison     *poison.Poison
-	breaker    *middleware.Breaker
-	telemetry  *telemetry.Consumer
-	subscriber message.Subscriber // decorated by the intake
+	consumer  *Consumer
+	intake    *ordering.Intake
+	poison    *poison.Poison
+	breaker   *middleware.Breaker
+	telemetry *telemetry.Consumer
+	sources   []source
 }
 
 // assemble opens c's subscription and builds its stages. Nothing is read yet.
@@ -56,6 +56,7 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 		Logger:         r.config.Logger,
 		ReadOnly:       c.readOnly(),
 		Refer:          caps.Replays,
+		Park:           c.park(),
 		OnStored: func(ctx context.Context, rec poison.Record) {
 			tel.DeadLettered(ctx, rec.ErrorType, rec.Error)
 			c.forget(rec)
@@ -75,15 +76,10 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
 	}
-	sub, err := r.config.Broker.Subscriber(brokers.Subscription{Consumer: cfg.Name, Topic: cfg.Topic, Window: window})
-	if err != nil {
-		return nil, fmt.Errorf("consumer %s: open the subscription to %s: %w", cfg.Name, cfg.Topic, err)
-	}
-	decorated, err := intake.Decorate(sub)
-	if err != nil {
+	l := &line{consumer: c, intake: intake, poison: dead, breaker: breaker, telemetry: tel}
+	if err := l.openSources(window); err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
 	}
-	l := &line{consumer: c, intake: intake, poison: dead, breaker: breaker, telemetry: tel, subscriber: decorated}
 	c.operator.attach(l)
 	return l, nil
 }
@@ -117,11 +113,9 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 	if limit := holdLimit(c.runtime.config.Broker.Capabilities()); limit > 0 {
 		stages = append(stages, holdFor(limit))
 	}
-	stages = append(stages,
-		c.settle,
-		l.poison.Middleware,
-		retry,
-	)
+	stages = append(stages, c.settle, l.poison.Middleware)
+	stages = append(stages, c.parked()...)
+	stages = append(stages, retry)
 	stages = append(stages, c.ledgered()...)
 	stages = append(stages, l.telemetry.Attempt, middleware.Recover())
 	if len(c.config.Middleware) > 0 { // our own innermost stage returns nil only with a receipt
@@ -154,6 +148,11 @@ func (c *Consumer) readOnly() bool { return len(c.config.Middleware) == 0 }
 // message without any id has "", which only HandleTx refuses. If the function panics the id is "" too:
 // dispatch calls it again, where a panic is the message's failure.
 func (c *Consumer) identify(msg *message.Message) (id string) {
+	if redriven := poison.RedriveOf(msg.Context()); redriven != nil {
+		if id := redriven.Identify(); id != "" {
+			return id
+		}
+	}
 	if c.config.ID != nil {
 		defer func() {
 			if recover() != nil {

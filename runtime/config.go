@@ -114,7 +114,20 @@ type Policy struct {
 	// Unknown says what becomes of a message whose type no handler was registered for.
 	// Default Ignore: acked and counted.
 	Unknown Unknown
+
+	// Redrive says whether the consumer also reads its redrive topic (poison.RedriveTopic), which brings
+	// dead letters and replays to it alone. Default RedriveOn. A consumer of dead letters never does.
+	Redrive Redrive
 }
+
+// Redrive is whether a consumer takes redriven messages.
+type Redrive string
+
+// The values of Policy.Redrive.
+const (
+	RedriveOn  Redrive = "on"
+	RedriveOff Redrive = "off"
+)
 
 // Unknown is a policy for messages that no handler was registered for.
 type Unknown string
@@ -204,6 +217,11 @@ func (p Policy) validate(owner string) error {
 	default:
 		bad("Unknown", fmt.Sprintf("%q", p.Unknown), `want "ignore" or "deadletter"`)
 	}
+	switch p.Redrive {
+	case "", RedriveOn, RedriveOff:
+	default:
+		bad("Redrive", fmt.Sprintf("%q", p.Redrive), `want "on" or "off"`)
+	}
 	for i, m := range p.Middleware {
 		if m == nil {
 			bad(fmt.Sprintf("Middleware[%d]", i), "nil", "want a middleware")
@@ -233,6 +251,7 @@ func (p Policy) over(base Policy) Policy {
 	p.Window = first(p.Window, base.Window)
 	p.Concurrency = first(p.Concurrency, base.Concurrency)
 	p.Unknown = first(p.Unknown, base.Unknown, Ignore)
+	p.Redrive = first(p.Redrive, base.Redrive, RedriveOn)
 	if p.Classifier == nil {
 		p.Classifier = base.Classifier
 	}

@@ -40,6 +40,7 @@ func TestNewNamesEveryBadFieldAndValue(t *testing.T) {
 		{"concurrency", func(c *runtime.Config) { c.Concurrency = -6 }, []string{"Concurrency", "-6"}},
 		{"contradiction", func(c *runtime.Config) { c.Window, c.Concurrency = 4, 8 }, []string{"Concurrency", "8", "Window", "4"}},
 		{"unknown", func(c *runtime.Config) { c.Unknown = "panic" }, []string{"Unknown", `"panic"`}},
+		{"redrive", func(c *runtime.Config) { c.Redrive = "never" }, []string{"Redrive", `"never"`}},
 		{"middleware", func(c *runtime.Config) { c.Middleware = []message.HandlerMiddleware{nil} }, []string{"Middleware[0]", "nil"}},
 		{"retry", func(c *runtime.Config) { c.Retry = middleware.RetryConfig{MaxAttempts: -1} }, []string{"MaxAttempts", "-1"}},
 		{"two at once", func(c *runtime.Config) { c.Window, c.Service = -7, "" }, []string{"Window", "-7", "Service"}},

@@ -110,7 +110,7 @@ func (m mortalSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *
 func TestS3SubscriptionThatEndsByItselfEndsRunWithAnError(t *testing.T) {
 	// A subscriber died, its channel was closed, and the service went on as if all were well.
 	killed := make(chan struct{})
-	b := newBench(t, func(c *runtime.Config) { c.Broker = mortal{c.Broker, killed} })
+	b := newBench(t, func(c *runtime.Config) { c.Broker, c.Redrive = mortal{c.Broker, killed}, runtime.RedriveOff })
 	runtime.Handle(b.rt.Consumer("billing", "orders"), "order.placed", handleNothing)
 	b.start()
 	b.eventually("ready", func() bool { return health(t, b, "/readyz").status == http.StatusOK })

@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/inbox"
-	"github.com/headrace-go/headrace/ordering"
 	"github.com/headrace-go/headrace/outbox"
 )
 
@@ -198,38 +197,41 @@ func (u *run) startRouter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	handlers := make([]*message.Handler, len(u.lines))
-	for i, l := range u.lines {
-		cfg := &l.consumer.config
-		stages, err := l.stages()
+	for _, s := range subscriptions {
+		stages, err := s.line.stages()
 		if err != nil {
 			return err
 		}
-		handlers[i] = router.AddHandler(cfg.Name, cfg.Topic, subscriptions[i], "", noPublisher{}, l.consumer.dispatch)
-		handlers[i].AddMiddleware(stages...)
+		s.handler = router.AddHandler(s.source.name, s.source.topic, s, "", noPublisher{}, s.line.consumer.dispatch)
+		s.handler.AddMiddleware(stages...)
 	}
 	// The router's context ends nothing of ours: it would cut off running handlers at once.
 	u.routerDone = make(chan error, 1)
 	go func() { u.routerDone <- router.Run(context.WithoutCancel(ctx)) }()
 	<-router.Running()
-	for i, h := range handlers {
-		u.background.Go(func() { u.watch(ctx, u.lines[i].consumer, h) })
+	for _, s := range subscriptions {
+		u.background.Go(func() { u.watch(ctx, s) })
 	}
 	return nil
 }
 
 // subscribe opens all subscriptions at the same time. It is not left to the router: one that cannot subscribe
 // a handler waits for it for ever when it closes. The subscriptions outlive ctx: drain ends them.
-func (u *run) subscribe(ctx context.Context) ([]subscribed, error) {
-	subscriptions, errs := make([]subscribed, len(u.lines)), make([]error, len(u.lines))
+func (u *run) subscribe(ctx context.Context) ([]*subscribed, error) {
+	var subscriptions []*subscribed
+	for _, l := range u.lines {
+		for _, s := range l.sources {
+			subscriptions = append(subscriptions, &subscribed{line: l, source: s})
+		}
+	}
+	errs := make([]error, len(subscriptions))
 	var opening sync.WaitGroup
-	for i, l := range u.lines {
+	for i, s := range subscriptions {
 		opening.Go(func() {
-			messages, err := l.subscriber.Subscribe(context.WithoutCancel(ctx), l.consumer.config.Topic)
-			if err != nil {
-				errs[i] = fmt.Errorf("consumer %s: subscribe to %s: %w", l.consumer.config.Name, l.consumer.config.Topic, err)
+			var err error
+			if s.messages, err = s.source.subscriber.Subscribe(context.WithoutCancel(ctx), s.source.topic); err != nil {
+				errs[i] = fmt.Errorf("consumer %s: subscribe to %s: %w", s.line.consumer.config.Name, s.source.topic, err)
 			}
-			subscriptions[i] = subscribed{messages}
 		})
 	}
 	opening.Wait()
@@ -237,10 +239,10 @@ func (u *run) subscribe(ctx context.Context) ([]subscribed, error) {
 }
 
 // watch stops the run when a consumer's subscription ends while nobody asked for it (fault S3).
-func (u *run) watch(ctx context.Context, c *Consumer, h *message.Handler) {
-	<-h.Stopped()
+func (u *run) watch(ctx context.Context, s *subscribed) {
+	<-s.handler.Stopped()
 	if ctx.Err() == nil {
-		u.runtime.stop(fmt.Errorf("consumer %s: its subscription to %s ended by itself", c.config.Name, c.config.Topic))
+		u.runtime.stop(fmt.Errorf("consumer %s: its subscription to %s ended by itself", s.line.consumer.config.Name, s.source.topic))
 	}
 }
 
@@ -272,13 +274,7 @@ func (u *run) drain(ctx context.Context) error {
 		}
 	}
 	for _, l := range u.lines {
-		err := l.subscriber.Close()
-		if held := new(ordering.DrainError); errors.As(err, &held) {
-			continue // the drain has reported it
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("consumer %s: close the subscription: %w", l.consumer.config.Name, err))
-		}
+		errs = append(errs, l.closeSources()...)
 	}
 	u.runtime.publisher.open.Store(nil)
 	if u.publisher != nil {
@@ -311,13 +307,18 @@ func (u *run) drainIntakes(ctx context.Context) []error {
 const routerCloseTimeout = time.Second
 
 // subscribed gives the router a subscription that exists already. The runtime closes it.
-type subscribed struct{ messages <-chan *message.Message }
+type subscribed struct {
+	line     *line
+	source   source
+	messages <-chan *message.Message
+	handler  *message.Handler
+}
 
-func (s subscribed) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+func (s *subscribed) Subscribe(context.Context, string) (<-chan *message.Message, error) {
 	return s.messages, nil
 }
 
-func (subscribed) Close() error { return nil }
+func (*subscribed) Close() error { return nil }
 
 // noPublisher stands where the router wants a publisher: outputs are published before the settle stage,
 // so nothing reaches it.

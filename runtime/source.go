@@ -1,0 +1,78 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/ordering"
+	"github.com/headrace-go/headrace/poison"
+)
+
+// source is one subscription of a consumer. All of a consumer share its intake, and so its lanes.
+type source struct {
+	name       string // of the router's handler
+	topic      string
+	subscriber message.Subscriber // decorated by the intake
+}
+
+// openSources opens the consumer's subscriptions: its topic, its released messages, and its redrive topic. Nothing is read yet.
+func (l *line) openSources(window int) error {
+	c := l.consumer
+	if err := l.open(brokers.Subscription{Consumer: c.config.Name, Topic: c.config.Topic, Window: window}, nil); err != nil {
+		return err
+	}
+	if err := l.openParked(); err != nil {
+		return err
+	}
+	if !c.takesRedrives() {
+		return nil
+	}
+	topic := poison.RedriveTopic(c.config.Name)
+	// A group of its own: where members of one group read different topics, a broker has to move more at each
+	// change of them.
+	return l.open(brokers.Subscription{Consumer: topic, Topic: topic, Window: min(window, redriveWindow)},
+		message.MessageTransformSubscriberDecorator(poison.Restore))
+}
+
+// redriveWindow bounds the redriven deliveries that are held at once: they come beside the live ones.
+const redriveWindow = 64
+
+// open opens one subscription, which the intake decorates outside of decorate.
+func (l *line) open(s brokers.Subscription, decorate message.SubscriberDecorator) error {
+	sub, err := l.consumer.runtime.config.Broker.Subscriber(s)
+	if err != nil {
+		return fmt.Errorf("open the subscription to %s: %w", s.Topic, err)
+	}
+	if decorate != nil {
+		if sub, err = decorate(sub); err != nil {
+			return fmt.Errorf("decorate the subscription to %s: %w", s.Topic, err)
+		}
+	}
+	if sub, err = l.intake.Decorate(sub); err != nil {
+		return err
+	}
+	l.sources = append(l.sources, source{name: s.Consumer, topic: s.Topic, subscriber: sub})
+	return nil
+}
+
+// takesRedrives tells whether the consumer reads a redrive topic.
+func (c *Consumer) takesRedrives() bool {
+	return c.config.Redrive != RedriveOff && !c.readsDeadLetters()
+}
+
+// closeSources closes the subscriptions, which have ended.
+func (l *line) closeSources() (errs []error) {
+	for _, s := range l.sources {
+		err := s.subscriber.Close()
+		if held := new(ordering.DrainError); errors.As(err, &held) {
+			continue // the drain has reported it
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("consumer %s: close the subscription to %s: %w", l.consumer.config.Name, s.topic, err))
+		}
+	}
+	return errs
+}

@@ -1,7 +1,8 @@
-// Command stock runs a consumer on a stock Watermill adapter, watermill-kafka, through runtime.Watermill.
-// Against the other examples one constructor is different.
+// Command stock runs a consumer on a stock Watermill adapter, watermill-kafka or watermill-sql, through
+// runtime.Watermill. Against the other examples one constructor is different.
 //
 //	KAFKA=127.0.0.1:9092 go run ./examples/stock
+//	DATABASE_URL=postgres://... go run ./examples/stock
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/runtime"
 )
@@ -26,7 +28,7 @@ func main() {
 }
 
 func run(ctx context.Context, placed func(context.Context, OrderPlaced) error) (err error) {
-	broker, closeBroker, err := stockKafka(strings.Split(os.Getenv("KAFKA"), ","))
+	broker, closeBroker, err := openBroker(ctx)
 	if err != nil {
 		return err
 	}
@@ -38,6 +40,13 @@ func run(ctx context.Context, placed func(context.Context, OrderPlaced) error) (
 	orders := rt.Consumer("billing.orders", "orders")
 	runtime.Handle(orders, "order.placed", placed)
 	return rt.Run(ctx)
+}
+
+func openBroker(ctx context.Context) (broker brokers.Broker, closeBroker func(*error), err error) {
+	if url := os.Getenv("DATABASE_URL"); url != "" {
+		return stockSQL(ctx, url)
+	}
+	return stockKafka(strings.Split(os.Getenv("KAFKA"), ","))
 }
 
 // OrderPlaced is what this service needs of the event.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +14,40 @@ import (
 	"github.com/headrace-go/headrace/headracetest/outboxsuite"
 	"github.com/headrace-go/headrace/stores/pgxstore"
 )
+
+// outboxSchemas are the names of the schemas, by store.
+var outboxSchemas sync.Map
+
+// outboxTable is the table of a store of outboxStore.
+func outboxTable(t testing.TB, store *pgxstore.Store) string {
+	t.Helper()
+	name, ok := outboxSchemas.Load(store)
+	if !ok {
+		t.Fatal("not a store of outboxStore")
+	}
+	return pgx.Identifier{name.(string), "headrace_outbox"}.Sanitize()
+}
+
+// outboxStoreAt returns another store on the same schema, with a pool of its own.
+func outboxStoreAt(t testing.TB, store *pgxstore.Store, change func(*pgxpool.Config)) *pgxstore.Store {
+	t.Helper()
+	name, ok := outboxSchemas.Load(store)
+	if !ok {
+		t.Fatal("not a store of outboxStore")
+	}
+	cfg := store.Pool().Config()
+	change(cfg)
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	other, err := pgxstore.New(pool, pgxstore.WithSchema(name.(string)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return other
+}
 
 // outboxStore returns a store on a Postgres schema of its own.
 func outboxStore(t testing.TB) *pgxstore.Store {
@@ -42,6 +77,7 @@ func outboxStore(t testing.TB) *pgxstore.Store {
 	if err := store.Migrate(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+	outboxSchemas.Store(store, name)
 	t.Cleanup(func() {
 		if _, err := pool.Exec(context.Background(), "DROP SCHEMA "+pgx.Identifier{name}.Sanitize()+" CASCADE"); err != nil {
 			t.Error(err)

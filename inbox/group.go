@@ -141,11 +141,11 @@ func runsAgain(d Database) bool {
 		if _, ok := d.(interface{ again() bool }); ok {
 			return true
 		}
-		m, ok := d.(interface{ unmapped() Database })
+		inner, ok := under(d)
 		if !ok {
 			return false
 		}
-		d = m.unmapped()
+		d = inner
 	}
 }
 

@@ -62,7 +62,7 @@ func Wrap[Tx any](store inbox.Store[Tx], consumer string, policy Policy) (*Store
 func (s *Store[Tx]) Unwrap() inbox.Database { return s.Store }
 
 // Once implements inbox.Store. For a message that is appended it returns true and gives the receipt
-// flight.Parked; without room it returns a permanent error that wraps [ErrFull].
+// flight.Parked; without room it returns an error that wraps [ErrFull], marked by classify.Stop if the policy is Hold, else permanent.
 func (s *Store[Tx]) Once(ctx context.Context, c inbox.Claim, fn func(context.Context, Tx) error) (bool, error) {
 	f := flight.From(ctx)
 	if t := ticketOf(ctx); t != nil {
@@ -102,6 +102,8 @@ func (s *Store[Tx]) append(ctx context.Context, tx any, f *flight.Flight, c inbo
 		return out, err
 	case out == Moved:
 		return out, errRollBack
+	case out == Full && s.policy.Overflow == Hold:
+		return out, classify.Stop(s.full(key)) // no failure of the message; Middleware holds it
 	case out == Full:
 		return out, classify.Permanent(s.full(key))
 	case out == NotParked:

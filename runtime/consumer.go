@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/parking"
 )
 
 // AnyType registers a handler for every message that has no handler of its own type.
@@ -23,6 +25,8 @@ type Consumer struct {
 	errs    []error
 
 	operator operator
+	parker   *parking.Parker // nil: it does not park
+	released atomic.Pointer[parking.Source]
 }
 
 // ConsumerConfig describes a consumer. Name and Topic are required.
@@ -38,6 +42,13 @@ type ConsumerConfig struct {
 
 	// Policy overrides the runtime's, field by field; its Middleware runs inside the runtime's.
 	Policy
+
+	// Park keeps the order of a key whose message failed for good: that message and the later ones of its key are
+	// parked in the inbox database until an operator releases the key (headrace park, or the store's
+	// Parking()); other keys go on. The message is dead-lettered as well, to be found. It costs one more
+	// round trip to the database for each message. All handlers must be of HandleTx, on one database.
+	// Default nil: later messages of the key are handled without the one that failed.
+	Park *parking.Policy
 
 	// Key gives the lane of a message: equal keys run in order, one at a time. It must be pure.
 	// Default ordering.DefaultKey: the broker's key, else ce_partitionkey, else ce_subject.
@@ -125,7 +136,7 @@ func (c *Consumer) check() error {
 	if w := first(c.config.Window, defaultWindow); c.config.Concurrency > w {
 		errs = append(errs, fmt.Errorf("consumer %q: Concurrency is %d: it is above Window, %d", c.config.Name, c.config.Concurrency, w))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.checkParking()...)...)
 }
 
 // databases returns the distinct inbox databases of the consumer's handlers.

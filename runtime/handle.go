@@ -39,13 +39,14 @@ func HandleTx[Tx, T any](c *Consumer, eventType string, store inbox.Store[Tx], f
 		c.reject(fmt.Errorf("consumer %q: the store of the handler for %q is nil", c.config.Name, eventType))
 		return
 	}
-	c.add(eventType, &route{isNil: fn == nil, database: store, run: func(msg *message.Message) error {
+	own, parks := parkable(c, eventType, store)
+	c.add(eventType, &route{isNil: fn == nil, database: store, parks: parks, run: func(msg *message.Message) error {
 		v, ctx, err := decode[T](c, msg)
 		if err != nil {
 			return err
 		}
 		ran := false
-		return inbox.Run(ctx, store, msg, func(ctx context.Context, tx Tx) error {
+		return inbox.Run(ctx, own, msg, func(ctx context.Context, tx Tx) error {
 			if ran { // in a group that was rolled back: what it did to its event is undone as well
 				if v, _, err = event.Decode[T](c.config.Decoder, msg); err != nil {
 					return err
@@ -175,6 +176,7 @@ type route struct {
 	raw      bool           // it gets the message itself, and may change it
 	whole    bool           // it takes every message of the topic, valid or not
 	database inbox.Database // of HandleTx
+	parks    bool           // its transaction can park
 	isNil    bool
 }
 

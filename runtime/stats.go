@@ -15,6 +15,7 @@ type Stats struct {
 	Ignored      int64 // no handler for the type
 	Dropped      int64 // the handler's error said Drop
 	DeadLettered int64 // the dead letter is stored
+	Parked       int64 // committed behind others of its key, which is parked; see ConsumerConfig.Park
 	Delayed      int64 // to be delivered again later, as its error asked
 	Released     int64 // given back without a verdict: shutdown, a lost partition, the end of a hold
 	Retries      int64 // attempts beyond the first
@@ -31,6 +32,7 @@ func (c *Consumer) Stats() Stats {
 		Ignored:      n(flight.Ignored),
 		Dropped:      n(flight.Dropped),
 		DeadLettered: n(flight.DeadLettered),
+		Parked:       n(flight.Parked),
 		Delayed:      c.counts.delayed.Load(),
 		Released:     c.counts.released.Load(),
 		Retries:      c.counts.retries.Load(),
@@ -40,7 +42,7 @@ func (c *Consumer) Stats() Stats {
 // counts is the live form of Stats.
 type counts struct {
 	deliveries, delayed, released, retries atomic.Int64
-	receipts                               [flight.DeadLettered + 1]atomic.Int64
+	receipts                               [flight.Parked + 1]atomic.Int64
 }
 
 // settled counts a delivery by what it was settled with.

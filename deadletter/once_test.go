@@ -3,144 +3,29 @@ package deadletter_test
 import (
 	"bufio"
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
-	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/deadletter"
-	"github.com/headrace-go/headrace/event"
-	"github.com/headrace-go/headrace/inbox"
-	"github.com/headrace-go/headrace/middleware"
+	"github.com/headrace-go/headrace/internal/testconsumer"
 	"github.com/headrace-go/headrace/poison"
-	"github.com/headrace-go/headrace/stores/sqlstore"
 )
-
-// service is a consumer with an inbox, dead letters and a redrive topic, made of Headrace's stages on a stock router.
-type service struct {
-	store *sqlstore.Store
-	mu    sync.Mutex
-	fails func(id string) error
-	runs  map[string]int // of the handler, committed or not
-}
 
 const (
 	consumer  = "billing.orders"
 	victimEnv = "HEADRACE_TEST_VICTIM" // makes the test binary the operator that is killed
 )
-
-// startService runs it until the test ends.
-func startService(t *testing.T, b brokers.Broker, store *sqlstore.Store) *service {
-	t.Helper()
-	s := &service{store: store, runs: map[string]int{}}
-	if _, err := store.DB().ExecContext(t.Context(), "CREATE TABLE IF NOT EXISTS effects (id TEXT NOT NULL)"); err != nil {
-		t.Fatal(err)
-	}
-	pub, err := b.Publisher()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead, err := poison.New(poison.Config{Consumer: consumer, Publisher: pub})
-	if err != nil {
-		t.Fatal(err)
-	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	router.AddMiddleware(
-		middleware.Correlation(middleware.CorrelationConfig{Source: "/billing", Consumer: consumer, Identify: func(m *message.Message) string {
-			topic := "orders"
-			if r := poison.RedriveOf(m.Context()); r != nil {
-				if id := r.Identify(); id != "" {
-					return id
-				}
-				topic = r.Record.Topic
-			}
-			id, _ := event.Identify(m, topic)
-			return id
-		}}),
-		dead.Middleware,
-	)
-	for _, topic := range []string{"orders", poison.RedriveTopic(consumer)} {
-		sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Topic: topic, Window: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if topic != "orders" {
-			if sub, err = message.MessageTransformSubscriberDecorator(poison.Restore)(sub); err != nil {
-				t.Fatal(err)
-			}
-		}
-		router.AddConsumerHandler(topic, topic, sub, inbox.Handler(store, consumer, s.handle))
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
-	<-router.Running()
-	t.Cleanup(func() {
-		if err := errors.Join(router.Close(), <-ended, pub.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
-func (s *service) handle(ctx context.Context, tx *sql.Tx, m *message.Message) error {
-	id := m.Metadata["ce_id"]
-	s.mu.Lock()
-	s.runs[id]++
-	fails := s.fails
-	s.mu.Unlock()
-	if fails != nil {
-		if err := fails(id); err != nil {
-			return classify.Permanent(err)
-		}
-	}
-	_, err := tx.ExecContext(ctx, "INSERT INTO effects VALUES (?)", id)
-	return err
-}
-
-func (s *service) failing(f func(id string) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fails = f
-}
-
-func (s *service) effects(t *testing.T) map[string]int {
-	t.Helper()
-	rows, err := s.store.DB().QueryContext(t.Context(), "SELECT id, count(*) FROM effects GROUP BY id")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close()
-	got := map[string]int{}
-	for rows.Next() {
-		var id string
-		var n int
-		if err := rows.Scan(&id, &n); err != nil {
-			t.Fatal(err)
-		}
-		got[id] = n
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
 
 // await waits until ok.
 func await(t *testing.T, what string, ok func() bool) {
@@ -211,14 +96,14 @@ func indexed(t *testing.T, b brokers.Reader, s *deadletter.Store, n int) {
 func TestRedrivenMessagesTakeEffectOnce(t *testing.T) {
 	b, store := openJetStream(t), openSQLite(t, "")
 	letters := newStore(t, store.DeadLetters())
-	svc := startService(t, b, store)
-	svc.failing(func(id string) error { return fmt.Errorf("order %s: %w", id, errRefused) })
+	svc := testconsumer.Start(t, b, store, consumer, "orders", "effects")
+	svc.Failing(func(id string) error { return fmt.Errorf("order %s: %w", id, errRefused) })
 	publishOrders(t, b, "a", "b", "c")
 	indexed(t, b, letters, 3)
-	if got := svc.effects(t); len(got) != 0 {
+	if got := svc.Effects(t); len(got) != 0 {
 		t.Fatalf("effects %v before the fix", got)
 	}
-	svc.failing(nil)
+	svc.Failing(nil)
 	pub, err := b.Publisher()
 	if err != nil {
 		t.Fatal(err)
@@ -234,17 +119,15 @@ func TestRedrivenMessagesTakeEffectOnce(t *testing.T) {
 	publishOrders(t, b, "last") // behind nothing that is left: the redrive topic is read meanwhile
 	await(t, "the effects", func() bool {
 		info, err := b.Ends(t.Context(), poison.RedriveTopic(consumer))
-		return err == nil && info[-1] == 10 && len(svc.effects(t)) == 4
+		return err == nil && info[-1] == 10 && len(svc.Effects(t)) == 4
 	})
-	for id, n := range svc.effects(t) {
+	for id, n := range svc.Effects(t) {
 		if n != 1 {
 			t.Errorf("order %s took effect %d times", id, n)
 		}
 	}
-	svc.mu.Lock()
-	defer svc.mu.Unlock()
-	if svc.runs["a"] != 2 {
-		t.Errorf("order a ran %d times, want twice: it failed, and was redriven", svc.runs["a"])
+	if n := svc.Runs("a"); n != 2 {
+		t.Errorf("order a ran %d times, want twice: it failed, and was redriven", n)
 	}
 }
 
@@ -254,11 +137,11 @@ func TestKillBetweenPublishAndMark(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	store := openSQLite(t, path)
 	letters := newStore(t, store.DeadLetters())
-	svc := startService(t, b, store)
-	svc.failing(func(string) error { return errRefused })
+	svc := testconsumer.Start(t, b, store, consumer, "orders", "effects")
+	svc.Failing(func(string) error { return errRefused })
 	publishOrders(t, b, "a", "b")
 	indexed(t, b, letters, 2)
-	svc.failing(nil)
+	svc.Failing(nil)
 
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), victimEnv+"="+path, "VICTIM_BROKER="+b.Server().URL())
@@ -295,13 +178,13 @@ func TestKillBetweenPublishAndMark(t *testing.T) {
 	})
 	await(t, "both copies to be read", func() bool {
 		ends, err := b.Ends(t.Context(), poison.RedriveTopic(consumer))
-		return err == nil && ends[-1] == 5 && len(svc.effects(t)) == 2
+		return err == nil && ends[-1] == 5 && len(svc.Effects(t)) == 2
 	})
 	publishOrders(t, b, "last")
-	await(t, "the last one", func() bool { return len(svc.effects(t)) == 3 })
-	for id, n := range svc.effects(t) {
+	await(t, "the last one", func() bool { return len(svc.Effects(t)) == 3 })
+	for id, n := range svc.Effects(t) {
 		if n != 1 {
-			t.Errorf("order %s took effect %d times: %v", id, n, svc.effects(t))
+			t.Errorf("order %s took effect %d times: %v", id, n, svc.Effects(t))
 		}
 	}
 }

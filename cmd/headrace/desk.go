@@ -131,6 +131,6 @@ func total(counts map[deadletter.State]int64) int64 {
 // warnSkipped tells of messages on dead-letter topics that are none.
 func (a *app) warnSkipped(d *desk) {
 	if d.topics != nil && d.topics.Skipped > 0 {
-		fmt.Fprintf(a.err, "headrace: left out %s, the first one: %v\n", plural(d.topics.Skipped, "message that is no dead letter"), d.topics.SkippedWhy)
+		fmt.Fprintf(a.err, "headrace: left out %s that cannot be read as dead letters, the first one: %v\n", plural(d.topics.Skipped, "message"), d.topics.SkippedWhy)
 	}
 }

@@ -426,7 +426,7 @@ func (d *doctor) examineDeadLetters(ctx context.Context) {
 		return
 	}
 	if len(oldest) == 0 {
-		d.found(statusOK, "dead letters", "-", "none that nobody has worked")
+		d.found(statusOK, "dead letters", "-", "none waits for somebody")
 		return
 	}
 	limit := time.Duration(d.checkup.DeadLetterRetention)
@@ -436,7 +436,7 @@ func (d *doctor) examineDeadLetters(ctx context.Context) {
 		status = statusFail
 		hint = fmt.Sprintf("the oldest failed %v ago, more than the %v within which the inbox would recognise a copy", age, limit)
 	}
-	d.found(status, "dead letters", "-", "%s: %s", plural(total(counts), "dead letter that nobody has worked"), hint)
+	d.found(status, "dead letters", "-", "%s wait for somebody: %s", plural(total(counts), "dead letter"), hint)
 }
 
 func (d *doctor) examineOutbox(ctx context.Context) {

@@ -105,8 +105,11 @@ all does not do so again.
 		if dry {
 			return a.showCounts("redrive", counts)
 		}
-		if total(counts) > 0 { // else there may be claims that have ended
-			if err := a.confirm("redrive %s?", plural(total(counts), "dead letter")); err != nil {
+		if n := total(counts); n > 0 { // else there may be claims that have ended
+			if limit > 0 {
+				n = min(n, int64(limit))
+			}
+			if err := a.confirm("redrive %s?", plural(n, "dead letter")); err != nil {
 				return err
 			}
 		}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/headrace-go/headrace/brokers"
+)
+
+func TestDoctorFindsWhatIsWrong(t *testing.T) {
+	s := onJetStream(t)
+	s.disaster()
+	s.indexes()
+	for name, tc := range map[string]struct {
+		config string
+		args   []string
+		code   int
+		want   []string // "status check subject: part of the message"
+	}{
+		"all is well but old letters": {
+			`{"inbox_retention": "30d", "consumers": [{"name": "billing.orders", "topic": "orders"}]}`, nil, exitUnwell,
+			[]string{"ok topic orders", "ok topic orders.DLT", "warn topic billing.orders.REDRIVE: the service makes it", "ok retention billing.orders", "fail dead letters -: 13 dead letters"},
+		},
+		"retention": {
+			`{"inbox_retention": "24h", "dead_letter_retention": "36500d", "consumers": [{"name": "c", "topic": "orders"}]}`, nil, exitUnwell,
+			[]string{"fail retention c: shorter than the oldest redelivery", "warn dead letters -: 13 dead letters"},
+		},
+		"no inbox, no retention to check": {
+			`{"inbox_retention": "24h", "dead_letter_retention": "36500d", "consumers": [{"name": "c", "topic": "orders", "inbox": false}]}`, nil, exitDone, nil,
+		},
+		"names and topics": {
+			`{"consumers": [{"name": "a b", "topic": "none"}, {"name": "c", "topic": ""}, {"name": "d", "topic": "x"}, {"name": "d", "topic": "y"}]}`, nil, exitUnwell,
+			[]string{"fail name a b", "fail topic none: no such topic", "fail topic c: reads no topic", "fail name d: share an inbox"},
+		},
+		"pool and retry": {
+			`{"max_open_conns": 16, "consumers": [{"name": "c", "topic": "orders", "concurrency": 16}, {"name": "e", "topic": "orders", "retry_attempts": -1}]}`, nil, exitUnwell,
+			[]string{"fail pool c: at most 15", "fail retry e: MaxAttempts is -1"},
+		},
+		"a stock adapter": {
+			`{"adapter": "watermill-kafka"}`, nil, exitUnwell, []string{"warn adapter watermill-kafka: one un-acked message per partition"},
+		},
+		"an unknown adapter": {`{"adapter": "pigeon"}`, nil, exitUnwell, []string{"fail adapter pigeon: not known"}},
+		"no broker there":    {`{}`, []string{"--broker", "nats://127.0.0.1:1"}, exitUnwell, []string{"fail broker nats://127.0.0.1:1"}},
+		"no database there":  {`{}`, []string{"--database", "postgres://u:secret@127.0.0.1:1/x"}, exitUnwell, []string{"fail database postgres://u:xxxxx@127.0.0.1:1/x"}},
+		"kafka is not there": {`{}`, []string{"--broker", "kafka://127.0.0.1:1"}, exitUnwell, []string{"fail broker kafka://127.0.0.1:1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "c.json")
+			if err := os.WriteFile(file, []byte(tc.config), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r := s.run(append([]string{"doctor", "--config", file, "-o", "json"}, tc.args...)...)
+			var got struct {
+				OK       bool
+				Findings []finding
+			}
+			if err := json.Unmarshal([]byte(r.out), &got); err != nil {
+				t.Fatalf("%v\n%s%s", err, r.out, r.err)
+			}
+			if r.code != tc.code || got.OK != (tc.code == exitDone) {
+				t.Errorf("exit code %d, ok %t; want %d\n%s", r.code, got.OK, tc.code, r.out)
+			}
+			if strings.Contains(r.out+r.err, "secret") {
+				t.Errorf("the password is shown: %s%s", r.out, r.err)
+			}
+			for _, want := range tc.want {
+				head, part, _ := strings.Cut(want, ": ")
+				found := false
+				for _, f := range got.Findings {
+					found = found || head == f.Status+" "+f.Check+" "+f.Subject && strings.Contains(f.Message, part)
+				}
+				if !found {
+					t.Errorf("lacks %q:\n%s", want, r.out)
+				}
+			}
+		})
+	}
+	for config, want := range map[string]string{
+		`{"consumer": []}`:            "unknown field",
+		`{"inbox_retention": 30}`:     "want a time in quotes",
+		`{"inbox_retention": "soon"}`: "want a time, such as",
+		`{} {}`:                       "more than one",
+		`{"consumers": [{"name": "c", "inbox": 1}]}`: "inbox",
+	} {
+		if r := s.runWith(config, "doctor", "--config", "-"); r.code != exitUsage || !strings.Contains(r.err, want) {
+			t.Errorf("config %s: %d %s; want %q", config, r.code, r.err, want)
+		}
+	}
+}
+
+// impatient is a broker that delivers again after a minute.
+type impatient struct{ brokers.Broker }
+
+func (impatient) Capabilities() brokers.Capabilities {
+	return brokers.Capabilities{System: "impatient", Patience: 60e9}
+}
+
+func TestDoctorComparesPatienceAndFanOut(t *testing.T) {
+	d := &doctor{broker: &broker{Broker: impatient{}, retention: unknownRetention}, checkup: checkup{Consumers: []consumerOf{
+		{Name: "slow", Topic: "orders", RetryMaxElapsed: 120e9},
+		{Name: "long", Topic: "orders", Timeout: 61e9, RetryMaxElapsed: 1e9},
+		{Name: "good", Topic: "refunds", RetryMaxElapsed: 1e9},
+	}}}
+	for i := range d.checkup.Consumers {
+		d.examineConsumer(t.Context(), &d.checkup.Consumers[i])
+	}
+	d.examineFanOut()
+	got := map[string]string{}
+	for _, f := range d.findings {
+		got[f.Check+" "+f.Subject] = f.Status
+	}
+	for want, status := range map[string]string{"patience slow": statusFail, "patience long": statusFail, "patience good": statusOK, "fan-out long": statusFail} {
+		if got[want] != status {
+			t.Errorf("%s is %q, want %s: %+v", want, got[want], status, d.findings)
+		}
+	}
+}

@@ -35,7 +35,7 @@ const (
 	acked
 )
 
-type message struct {
+type modelMessage struct {
 	phase   phase
 	process int
 	owed    bool // its start is to be removed, by the process that ran it
@@ -45,7 +45,7 @@ type message struct {
 	unlucky int
 }
 
-type process struct {
+type modelProcess struct {
 	life      int
 	recording bool
 	heard     int64
@@ -55,8 +55,8 @@ type process struct {
 
 type world struct {
 	book      *ledgerbook.Book
-	messages  []message
-	processes []process
+	messages  []modelMessage
+	processes []modelProcess
 	kills     int // from outside, that are left
 	deploys   int // clean stops that are left
 	failures  int // errors of a handler that are left
@@ -130,7 +130,7 @@ var modelNow = time.Unix(1e9, 0)
 // start starts process p.
 func (w *world) start(p int) {
 	pr := &w.processes[p]
-	*pr = process{life: pr.life + 1}
+	*pr = modelProcess{life: pr.life + 1}
 	standing := w.book.Begin(modelNow, w.run(p), modelTerms)
 	pr.heard, pr.recording = standing.Alarms, standing.Alarms > 0
 }
@@ -156,10 +156,12 @@ func (w *world) die(p int, fromOutside bool) {
 func modelKey(i int) ledger.Key { return ledger.Key{Consumer: "c", ID: fmt.Sprint(i)} }
 
 // holds tells whether message m has entered its process's gate among others.
-func (m message) shares() bool { return m.phase == entered || m.phase == written || m.phase == running }
+func (m modelMessage) shares() bool {
+	return m.phase == entered || m.phase == written || m.phase == running
+}
 
 // closes tells whether m has closed its process's gate.
-func (m message) closes() bool { return m.phase >= closing && m.phase <= finishing }
+func (m modelMessage) closes() bool { return m.phase >= closing && m.phase <= finishing }
 
 // next returns every state that is one step away.
 func (w *world) next(killers []int) []*world {
@@ -211,11 +213,11 @@ func (w *world) isSuspect(i int) bool {
 }
 
 func (w *world) busy(p int) bool {
-	return slices.ContainsFunc(w.messages, func(m message) bool { return m.process == p && m.phase != resting && m.phase != acked })
+	return slices.ContainsFunc(w.messages, func(m modelMessage) bool { return m.process == p && m.phase != resting && m.phase != acked })
 }
 
 func (w *world) gateIsClosed(p int) bool {
-	return slices.ContainsFunc(w.messages, func(m message) bool { return m.process == p && m.closes() })
+	return slices.ContainsFunc(w.messages, func(m modelMessage) bool { return m.process == p && m.closes() })
 }
 
 // advance makes each step that message i can make.
@@ -284,7 +286,7 @@ func (w *world) advance(i int, killer bool, step func(func(*world))) {
 			step(to(closing))
 		}
 	case closing:
-		if !slices.ContainsFunc(w.messages, func(o message) bool { return o.process == m.process && o.shares() }) {
+		if !slices.ContainsFunc(w.messages, func(o modelMessage) bool { return o.process == m.process && o.shares() }) {
 			step(to(inside))
 		}
 	case inside:
@@ -344,7 +346,7 @@ func (w *world) check(s scenario) string {
 				alone++
 			}
 		}
-		if alone > 0 && slices.ContainsFunc(w.messages, func(m message) bool { return m.process == p && m.shares() }) || alone > 1 {
+		if alone > 0 && slices.ContainsFunc(w.messages, func(m modelMessage) bool { return m.process == p && m.shares() }) || alone > 1 {
 			return fmt.Sprintf("process %d: a suspect is not alone", p)
 		}
 	}
@@ -353,7 +355,7 @@ func (w *world) check(s scenario) string {
 
 // done tells whether nothing is left to do but to stop and to start.
 func (w *world) done() bool {
-	return !slices.ContainsFunc(w.messages, func(m message) bool { return m.phase != acked })
+	return !slices.ContainsFunc(w.messages, func(m modelMessage) bool { return m.phase != acked })
 }
 
 // A message that kills its process was delivered again for ever, or the messages beside it were dead-lettered in its
@@ -394,7 +396,7 @@ func TestR5ModelConvictsKillersOnly(t *testing.T) {
 // explore visits every state.
 func (s scenario) explore(t *testing.T) (states, mostStarts int, innocents bool) {
 	first := &world{
-		book: ledgerbook.New(), messages: make([]message, s.messages), processes: make([]process, s.processes),
+		book: ledgerbook.New(), messages: make([]modelMessage, s.messages), processes: make([]modelProcess, s.processes),
 		kills: s.kills, deploys: s.deploys, failures: s.failures,
 	}
 	for p := range first.processes {

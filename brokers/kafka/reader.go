@@ -98,6 +98,8 @@ func poll(ctx context.Context, client *kgo.Client) (kgo.Fetches, error) {
 func (b *Broker) bounds(ctx context.Context, topic string, r brokers.Range) (from, to map[int32]int64, incarnation string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.config.DialTimeout)
 	defer cancel()
+	// Also the way around kadm's cache, in which a topic that was made a moment ago is missing.
+	ctx = kadm.WithAuthorizedOps(ctx)
 	details, err := b.admin.ListTopics(ctx, topic)
 	if err != nil {
 		return nil, nil, "", err

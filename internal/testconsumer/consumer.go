@@ -1,27 +1,25 @@
-// Package testconsumer is a consumer for tests of dead letters: an inbox, dead letters and a redrive topic, made of Headrace's stages on
-// a stock Watermill router. Its effect is a row in a table, in the transaction of its inbox.
+// Package testconsumer is a service for tests of dead letters: one consumer on the runtime, whose effect is a row in a table, in the
+// transaction of its inbox.
 package testconsumer
 
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
-
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
-	"github.com/headrace-go/headrace/inbox"
-	"github.com/headrace-go/headrace/middleware"
-	"github.com/headrace-go/headrace/poison"
+	"github.com/headrace-go/headrace/runtime"
 	"github.com/headrace-go/headrace/stores/sqlstore"
 )
+
+// limit bounds the start and the end of the service.
+const limit = 60 * time.Second
 
 // Consumer runs until its test ends. It is safe for concurrent use.
 type Consumer struct {
@@ -33,78 +31,52 @@ type Consumer struct {
 	runs  map[string]int
 }
 
-// Start makes the table for effects, subscribes the consumer to topic and to its redrive topic, and runs it.
+// Start makes the table for effects and runs a consumer of the events "order.placed" on topic.
 func Start(t testing.TB, b brokers.Broker, store *sqlstore.Store, name, topic, table string) *Consumer {
 	t.Helper()
 	c := &Consumer{db: store.DB(), table: table, runs: map[string]int{}}
 	if _, err := c.db.ExecContext(t.Context(), "CREATE TABLE "+table+" (id VARCHAR(255) NOT NULL)"); err != nil {
 		t.Fatal(err)
 	}
-	pub, err := b.Publisher()
+	rt, err := runtime.New(runtime.Config{Service: "billing", Broker: b, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	dead, err := poison.New(poison.Config{Consumer: name, Publisher: pub})
-	if err != nil {
-		t.Fatal(err)
-	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	router.AddMiddleware(
-		middleware.Correlation(middleware.CorrelationConfig{Source: "/" + name, Consumer: name, Identify: func(m *message.Message) string {
-			from := topic
-			if r := poison.RedriveOf(m.Context()); r != nil {
-				if id := r.Identify(); id != "" {
-					return id
-				}
-				from = r.Record.Topic
-			}
-			id, _ := event.Identify(m, from) // an empty one is refused by the inbox
-			return id
-		}}),
-		dead.Middleware,
-	)
-	for _, read := range []string{topic, poison.RedriveTopic(name)} {
-		group := name
-		if read != topic {
-			group = poison.RedriveTopic(name)
-		}
-		sub, err := b.Subscriber(brokers.Subscription{Consumer: group, Topic: read, Window: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if read != topic {
-			if sub, err = message.MessageTransformSubscriberDecorator(poison.Restore)(sub); err != nil {
-				t.Fatal(err)
-			}
-		}
-		router.AddConsumerHandler(read, read, sub, inbox.Handler(store, name, c.handle))
-	}
+	runtime.HandleTx(rt.Consumer(name, topic), "order.placed", store, c.handle)
+	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
-	<-router.Running()
+	go func() { ended <- rt.Run(ctx) }()
 	t.Cleanup(func() {
-		if err := errors.Join(router.Close(), <-ended, pub.Close()); err != nil {
-			t.Error(err)
+		stop()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("the service: %v", err)
+			}
+		case <-time.After(limit):
+			t.Errorf("the service did not end within %v", limit)
 		}
 	})
+	select {
+	case <-rt.Running():
+	case <-time.After(limit):
+		t.Fatalf("the service did not start within %v", limit)
+	}
 	return c
 }
 
-func (c *Consumer) handle(ctx context.Context, tx *sql.Tx, m *message.Message) error {
-	id := m.Metadata[event.MetaID]
+func (c *Consumer) handle(ctx context.Context, tx *sql.Tx, _ struct{}) error {
+	e, _ := event.FromContext(ctx)
 	c.mu.Lock()
-	c.runs[id]++
+	c.runs[e.ID]++
 	fails := c.fails
 	c.mu.Unlock()
 	if fails != nil {
-		if err := fails(id); err != nil {
+		if err := fails(e.ID); err != nil {
 			return classify.Permanent(err)
 		}
 	}
-	_, err := tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO %s VALUES ('%s')", c.table, id))
+	_, err := tx.ExecContext(ctx, fmt.Sprintf("INSERT INTO %s VALUES ('%s')", c.table, e.ID))
 	return err
 }
 

@@ -268,24 +268,41 @@ func (w *worker[Tx, V]) take() bool {
 	}
 	// The spans of BEGIN and COMMIT are the first one's, but not its end.
 	w.ctx, w.cancel = context.WithCancelCause(context.WithoutCancel(w.queue[0].ctx))
-	w.members = w.members[:0]
-	rest := w.queue[:0]
-	for _, m := range w.queue {
-		// A second copy of a message waits for the outcome of the first.
-		if len(w.members) == w.limit || w.has(m.claim) {
-			rest = append(rest, m)
-			continue
-		}
+	n := min(len(w.queue), w.limit)
+	w.members = append(w.members[:0], w.queue[:n]...)
+	w.queue = slices.Delete(w.queue, 0, n)
+	for _, m := range w.members {
 		m.state, m.cancel = joined, w.cancel
-		w.members = append(w.members, m)
 	}
-	clear(w.queue[len(rest):])
-	w.queue = rest
 	return true
 }
 
-func (w *worker[Tx, V]) has(claim Claim) bool {
-	return slices.ContainsFunc(w.members, func(m *member[Tx, V]) bool { return m.claim == claim })
+// sort sets sorted and claims, and puts back what is a second copy of another: it waits for the outcome of that
+// one, in the next group.
+func (w *worker[Tx, V]) sort() {
+	w.sorted = append(w.sorted[:0], w.members...)
+	slices.SortStableFunc(w.sorted, func(a, b *member[Tx, V]) int { return compareClaims(a.claim, b.claim) })
+	w.claims = w.claims[:0]
+	var copies []*member[Tx, V]
+	w.sorted = slices.DeleteFunc(w.sorted, func(m *member[Tx, V]) bool {
+		if n := len(w.claims); n > 0 && w.claims[n-1] == m.claim {
+			copies = append(copies, m)
+			return true
+		}
+		w.claims = append(w.claims, m.claim)
+		return false
+	})
+	if len(copies) == 0 {
+		return
+	}
+	w.members = slices.DeleteFunc(w.members, func(m *member[Tx, V]) bool { return slices.Contains(copies, m) })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	copies = slices.DeleteFunc(copies, func(m *member[Tx, V]) bool { return m.state == left })
+	for _, m := range copies {
+		m.state = queued
+	}
+	w.queue = append(copies, w.queue...)
 }
 
 // linger waits until the group is full or the first member has waited long enough.
@@ -321,17 +338,14 @@ func (w *worker[Tx, V]) linger() {
 // run runs one group.
 func (w *worker[Tx, V]) run() {
 	defer w.cancel(nil)
+	if len(w.members) > 1 {
+		w.sort()
+	}
 	if len(w.members) == 1 {
 		w.single(w.members[0])
 		return
 	}
 	w.shared = false
-	w.sorted = append(w.sorted[:0], w.members...)
-	slices.SortFunc(w.sorted, func(a, b *member[Tx, V]) int { return compareClaims(a.claim, b.claim) })
-	w.claims = w.claims[:0]
-	for _, m := range w.sorted {
-		w.claims = append(w.claims, m.claim)
-	}
 	err := w.store.OnceGroup(w.ctx, w.claims, w.handle)
 	w.resize(err == nil)
 	what := committed

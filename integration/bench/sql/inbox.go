@@ -9,10 +9,12 @@ import (
 	"io"
 	"log"
 	"os"
+	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -28,6 +30,7 @@ type inboxResult struct {
 	Subject   string  `json:"subject"`
 	InFlight  int     `json:"in_flight"` // messages; by hand: transactions
 	PerSecond float64 `json:"per_second"`
+	CPUMicros float64 `json:"cpu_us"` // of this process for a message
 	// Ratios within a round of the same in-flight number, the median over the rounds: to the loop by hand with
 	// the same statements and round trips, and to HandleTx.
 	TimesHand     float64 `json:"x_hand"`
@@ -38,6 +41,7 @@ func inboxMain() {
 	limit := flag.Duration("limit", 2*time.Second, "the longest that one measurement takes, after its first tenth")
 	n := flag.Int("n", 120_000, "messages of one measurement at most")
 	rounds := flag.Int("rounds", 3, "rounds of each subject; the median counts")
+	only := flag.String("only", "", "only subjects whose name has this in it, and the two that ratios are given to")
 	levels := flag.String("in-flight", "1,8,32,64", "messages in flight; the groups at their own size come with 32")
 	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
 	flag.Parse()
@@ -46,7 +50,7 @@ func inboxMain() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	results, err := b.measure(ctx, *levels, *rounds)
+	results, err := b.measure(ctx, *levels, *only, *rounds)
 	if cerr := b.close(ctx); err == nil {
 		err = cerr
 	}
@@ -108,7 +112,7 @@ func (b *inboxBench) pool(ctx context.Context, conns int) (*pgxpool.Pool, error)
 // inboxSubject is one way to handle messages once.
 type inboxSubject struct {
 	name string
-	run  func(ctx context.Context, b *inboxBench, inFlight int) (float64, error)
+	run  func(ctx context.Context, b *inboxBench, inFlight int) (speed, error)
 	// full: messages in flight of a subject that is also run with as many as fill its groups; 0: it is not.
 	full int
 }
@@ -131,7 +135,7 @@ var inboxSubjects = []inboxSubject{
 	{name: "HandleBatch 200, 4 in parallel", run: handleBatch(200, 4), full: 1000},
 }
 
-func (b *inboxBench) measure(ctx context.Context, levels string, rounds int) ([]inboxResult, error) {
+func (b *inboxBench) measure(ctx context.Context, levels, only string, rounds int) ([]inboxResult, error) {
 	type place struct {
 		subject  inboxSubject
 		level    int // what it is compared at
@@ -144,13 +148,12 @@ func (b *inboxBench) measure(ctx context.Context, levels string, rounds int) ([]
 			return nil, fmt.Errorf("-in-flight is %q: want numbers above zero", levels)
 		}
 		for _, s := range inboxSubjects {
+			if !strings.Contains(s.name, only) && s.name != handSubject && s.name != handleTxSubject {
+				continue
+			}
 			places = append(places, place{s, level, level})
-		}
-		if level == 32 {
-			for _, s := range inboxSubjects {
-				if s.full > 0 {
-					places = append(places, place{s, level, s.full})
-				}
+			if level == 32 && s.full > 0 {
+				places = append(places, place{s, level, s.full})
 			}
 		}
 	}
@@ -158,8 +161,10 @@ func (b *inboxBench) measure(ctx context.Context, levels string, rounds int) ([]
 	for range rounds {
 		hand, tx := map[int]float64{}, map[int]float64{}
 		for i, p := range places {
-			if _, err := b.admin.Exec(ctx, "TRUNCATE "+b.schema+".headrace_inbox"); err != nil {
-				return nil, err
+			for _, statement := range []string{"TRUNCATE " + b.schema + ".headrace_inbox", "VACUUM ANALYZE " + b.schema + ".accounts"} {
+				if _, err := b.admin.Exec(ctx, statement); err != nil {
+					return nil, err
+				}
 			}
 			rate, err := p.subject.run(ctx, b, p.inFlight)
 			if err != nil {
@@ -167,11 +172,11 @@ func (b *inboxBench) measure(ctx context.Context, levels string, rounds int) ([]
 			}
 			switch p.subject.name {
 			case handSubject:
-				hand[p.level] = rate
+				hand[p.level] = rate.perSecond
 			case handleTxSubject:
-				tx[p.level] = rate
+				tx[p.level] = rate.perSecond
 			}
-			samples[i] = append(samples[i], inboxResult{Bench: "inbox", Subject: p.subject.name, InFlight: p.inFlight, PerSecond: rate})
+			samples[i] = append(samples[i], inboxResult{Bench: "inbox", Subject: p.subject.name, InFlight: p.inFlight, PerSecond: rate.perSecond, CPUMicros: rate.cpuMicros})
 		}
 		for i, p := range places {
 			last := &samples[i][len(samples[i])-1]
@@ -182,6 +187,7 @@ func (b *inboxBench) measure(ctx context.Context, levels string, rounds int) ([]
 	for i, s := range samples {
 		results[i] = s[0]
 		results[i].PerSecond = median(s, func(r inboxResult) float64 { return r.PerSecond })
+		results[i].CPUMicros = median(s, func(r inboxResult) float64 { return r.CPUMicros })
 		results[i].TimesHand = median(s, func(r inboxResult) float64 { return r.TimesHand })
 		results[i].TimesHandleTx = median(s, func(r inboxResult) float64 { return r.TimesHandleTx })
 	}
@@ -197,19 +203,32 @@ func median[T any](s []T, of func(T) float64) float64 {
 	return values[len(values)/2]
 }
 
-// rate is how much done grows per second, for limit or until n, once the first hundredth is through.
-func rate(done func() int64, n int, limit time.Duration) float64 {
+// speed is what a measurement gives.
+type speed struct{ perSecond, cpuMicros float64 }
+
+// rate tells how done grows, for limit or until n, once the first hundredth is through.
+func rate(done func() int64, n int, limit time.Duration) speed {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	begin := time.Now()
 	for done() < int64(n/100) && time.Since(begin) < limit {
 		<-tick.C
 	}
-	start, first := time.Now(), done()
+	start, cpu, first := time.Now(), cpuTime(), done()
 	for time.Since(start) < limit && done() < int64(n) {
 		<-tick.C
 	}
-	return float64(done()-first) / time.Since(start).Seconds()
+	messages := float64(done() - first)
+	return speed{messages / time.Since(start).Seconds(), float64((cpuTime() - cpu).Microseconds()) / max(1, messages)}
+}
+
+// cpuTime is what this process has used of the processors.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func writeInbox(w io.Writer, results []inboxResult, asJSON bool) error {
@@ -223,9 +242,9 @@ func writeInbox(w io.Writer, results []inboxResult, asJSON bool) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "subject\tin flight\tmessages/s\tx by hand\tx HandleTx\t")
+	fmt.Fprintln(tw, "subject\tin flight\tmessages/s\tcpu us\tx by hand\tx HandleTx\t")
 	for _, r := range results {
-		fmt.Fprintf(tw, "%s\t%d\t%.0f\t%.2f\t%.2f\t\n", r.Subject, r.InFlight, r.PerSecond, r.TimesHand, r.TimesHandleTx)
+		fmt.Fprintf(tw, "%s\t%d\t%.0f\t%.1f\t%.2f\t%.2f\t\n", r.Subject, r.InFlight, r.PerSecond, r.CPUMicros, r.TimesHand, r.TimesHandleTx)
 	}
 	return tw.Flush()
 }
@@ -250,25 +269,29 @@ type handLoop struct {
 }
 
 // byHand runs one in inFlight goroutines.
-func byHand(one func(*handLoop, context.Context, int) error) func(context.Context, *inboxBench, int) (float64, error) {
-	return func(ctx context.Context, b *inboxBench, inFlight int) (float64, error) {
+func byHand(one func(*handLoop, context.Context, int) error) func(context.Context, *inboxBench, int) (speed, error) {
+	return func(ctx context.Context, b *inboxBench, inFlight int) (speed, error) {
 		pool, err := b.pool(ctx, inFlight)
 		if err != nil {
-			return 0, err
+			return speed{}, err
 		}
 		defer pool.Close()
 		h := &handLoop{b.claim(), b.effect(), pool}
+		goruntime.GC()
 		var c counter
-		ctx, stop := context.WithCancel(ctx)
+		running, stop := context.WithCancel(ctx)
+		// As everybody's, the statements' context can end; here it does when all is over.
+		work, cancel := context.WithCancel(ctx)
+		defer cancel()
 		var workers sync.WaitGroup
 		for range inFlight {
 			workers.Go(func() {
-				for ctx.Err() == nil {
+				for running.Err() == nil {
 					i := int(c.next.Add(1))
 					if i > b.n {
 						return
 					}
-					if err := one(h, context.WithoutCancel(ctx), i); err != nil {
+					if err := one(h, work, i); err != nil {
 						c.failed(err)
 						return
 					}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	goruntime "runtime"
 	"strconv"
 	"sync/atomic"
 
@@ -45,8 +46,8 @@ func (c *counter) err() error {
 }
 
 // handleTx is the whole runtime with one UPDATE for each message, in groups of at most group if that is above 0.
-func handleTx(group, parallel int) func(context.Context, *inboxBench, int) (float64, error) {
-	return func(ctx context.Context, b *inboxBench, inFlight int) (float64, error) {
+func handleTx(group, parallel int) func(context.Context, *inboxBench, int) (speed, error) {
+	return func(ctx context.Context, b *inboxBench, inFlight int) (speed, error) {
 		conns := inFlight
 		if group > 0 {
 			conns = parallel
@@ -66,8 +67,8 @@ func handleTx(group, parallel int) func(context.Context, *inboxBench, int) (floa
 }
 
 // handleBatch is the whole runtime with one UPDATE for each batch.
-func handleBatch(group, parallel int) func(context.Context, *inboxBench, int) (float64, error) {
-	return func(ctx context.Context, b *inboxBench, inFlight int) (float64, error) {
+func handleBatch(group, parallel int) func(context.Context, *inboxBench, int) (speed, error) {
+	return func(ctx context.Context, b *inboxBench, inFlight int) (speed, error) {
 		return b.consume(ctx, parallel, inFlight, func(c *runtime.Consumer, store *pgxstore.Store, splits *atomic.Int64) {
 			effects := b.effects()
 			config := inbox.GroupConfig{Max: group, Parallel: parallel, OnSplit: func(context.Context, int, error) { splits.Add(1) }}
@@ -84,36 +85,38 @@ func handleBatch(group, parallel int) func(context.Context, *inboxBench, int) (f
 }
 
 // consume runs a consumer on messages that are there before the clock starts.
-func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register func(*runtime.Consumer, *pgxstore.Store, *atomic.Int64)) (float64, error) {
+func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register func(*runtime.Consumer, *pgxstore.Store, *atomic.Int64)) (speed, error) {
 	broker, err := memory.New(memory.Config{MaxMessages: max(b.n, memory.DefaultMaxMessages), History: memory.NoHistory, Window: 4096})
 	if err != nil {
-		return 0, err
+		return speed{}, err
 	}
 	defer broker.Close()
 	if err := b.fill(ctx, broker); err != nil {
-		return 0, err
+		return speed{}, err
 	}
 	pool, err := b.pool(ctx, conns)
 	if err != nil {
-		return 0, err
+		return speed{}, err
 	}
 	defer pool.Close()
 	store, err := pgxstore.New(pool, pgxstore.WithSchema(b.schema))
 	if err != nil {
-		return 0, err
+		return speed{}, err
 	}
 	rt, err := runtime.New(runtime.Config{
 		Service: "bench", Broker: broker, Logger: slog.New(slog.DiscardHandler),
 		TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider(),
 		InboxRetention: runtime.Off,
-		Policy:         runtime.Policy{Concurrency: inFlight, Window: max(1024, 2*inFlight)},
+		// The broker in memory looks at its whole window for what was settled: it is no part of what is measured.
+		Policy: runtime.Policy{Concurrency: inFlight, Window: 2 * inFlight},
 	})
 	if err != nil {
-		return 0, err
+		return speed{}, err
 	}
 	c := rt.Consumer("bench.orders", "orders")
 	var splits atomic.Int64
 	register(c, store, &splits)
+	goruntime.GC() // what the filling left
 	runCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
@@ -121,15 +124,15 @@ func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register 
 	select {
 	case <-rt.Running():
 	case err := <-ended:
-		return 0, err
+		return speed{}, err
 	}
 	r := rate(func() int64 { return c.Stats().Effects }, b.n, b.limit)
 	stop()
 	if err := <-ended; err != nil {
-		return 0, err
+		return speed{}, err
 	}
 	if s := c.Stats(); s.Retries > 0 || splits.Load() > 0 {
-		return 0, fmt.Errorf("%d retries, %d groups were split; want none: %+v", s.Retries, splits.Load(), s)
+		return speed{}, fmt.Errorf("%d retries, %d groups were split; want none: %+v", s.Retries, splits.Load(), s)
 	}
 	return r, nil
 }

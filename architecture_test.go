@@ -56,6 +56,11 @@ var rules = []struct {
 		"the relay publishes through any Watermill publisher from any source",
 	},
 	{
+		"ledger/...",
+		[]string{module + "runtime", module + "brokers/*", module + "stores/..."},
+		"the contract does not know the databases that fulfil it",
+	},
+	{
 		"telemetry/...",
 		[]string{module + "runtime", module + "brokers/*", module + "stores/...", "go.opentelemetry.io/otel/sdk/..."},
 		"the program chooses the SDK and the exporter",

@@ -37,6 +37,7 @@ type bucket struct {
 	// Every row with an id up to low that will ever be there was read. Ids are no cursor: a transaction can
 	// commit after another one that has higher ids, see proof.
 	low  int64
+	seen int64 // the highest id that was read
 	take int64 // rows to read at once
 }
 
@@ -45,6 +46,7 @@ func (b *bucket) add(e *entry) {
 	if !e.notBefore.IsZero() {
 		b.delayed++
 	}
+	b.seen = max(b.seen, e.id)
 	if n := len(b.queue); n == 0 || b.queue[n-1].id < e.id {
 		b.queue = append(b.queue, e)
 		return

@@ -20,6 +20,7 @@ type request struct {
 	buckets []*bucket // as they were when it was made
 	numbers []int16
 	lows    []int64
+	seen    []int64
 	takes   []int64
 	known   []int64 // ids in memory
 	safe    int64   // proven before it was made
@@ -46,7 +47,7 @@ func (s *subscription) fetch(ctx context.Context, r *request) *page {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	p.err = func() error {
-		rows, err := s.broker.pool.Query(ctx, s.broker.sql.fetch, s.group.id, r.numbers, r.lows, r.takes, r.known, pageBytes)
+		rows, err := s.broker.pool.Query(ctx, s.broker.sql.fetch, s.group.id, r.numbers, r.lows, r.seen, r.takes, r.known, pageBytes)
 		if err != nil {
 			return err
 		}
@@ -94,6 +95,7 @@ func (s *subscription) ask(now time.Time) {
 		r.buckets = append(r.buckets, b)
 		r.numbers = append(r.numbers, b.bucket)
 		r.lows = append(r.lows, b.low)
+		r.seen = append(r.seen, b.seen)
 		for _, e := range b.queue {
 			r.known = append(r.known, e.id)
 		}

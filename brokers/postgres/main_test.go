@@ -20,13 +20,16 @@ import (
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
 // newPool returns a pool on the server at url that ends with the test.
-func newPool(tb testing.TB, url string) *pgxpool.Pool {
+func newPool(tb testing.TB, url string, change ...func(*pgxpool.Config)) *pgxpool.Pool {
 	tb.Helper()
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	config.MaxConns = 16
+	for _, c := range change {
+		c(config)
+	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		tb.Fatal(err)
@@ -89,9 +92,9 @@ type env struct {
 	schema string
 }
 
-func newEnv(tb testing.TB) *env {
+func newEnv(tb testing.TB, change ...func(*pgxpool.Config)) *env {
 	tb.Helper()
-	pool := newPool(tb, testserver.Postgres(tb))
+	pool := newPool(tb, testserver.Postgres(tb), change...)
 	return &env{tb, pool, newSchema(tb, pool)}
 }
 

@@ -115,20 +115,20 @@ INSERT INTO {attempt} AS a (group_id, id, deliveries)
 SELECT $1, x.id, x.deliveries FROM unnest($4::smallint[], $5::bigint[], $6::integer[]) AS x (bucket, id, deliveries) JOIN held ON held.bucket = x.bucket
 ON CONFLICT (group_id, id) DO UPDATE SET deliveries = greatest(a.deliveries, excluded.deliveries)`),
 
-		// group; buckets, the ids above which to look in each, and how many rows to take of each; ids that are
-		// known; bytes in all. The comparisons of rows make it walk the primary key.
+		// group; buckets, the ids above which to look in each, up to which there can be rows that are known, and how many
+		// rows to take of each; the ids that are known; bytes in all. The comparisons of rows make it walk the primary key.
 		fetch: text(`
 SELECT r.bucket, r.id, r.msg_key, r.uuid, r.metadata, r.payload, (extract(epoch FROM r.created_at) * 1000000)::bigint, coalesce(a.deliveries, 0)
 FROM (
 	SELECT m.*, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) - size AS before
-	FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS b (bucket, low, take)
+	FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS b (bucket, low, seen, take)
 	CROSS JOIN LATERAL (
 		SELECT *, octet_length(metadata) + coalesce(octet_length(payload), 0) AS size FROM {message}
 		WHERE (group_id, bucket, id) > ($1, b.bucket, b.low) AND (group_id, bucket, id) <= ($1, b.bucket, 9223372036854775807)
-		AND id <> ALL ($5::bigint[])
+		AND (id > b.seen OR id <> ALL ($6::bigint[]))
 		ORDER BY group_id, bucket, id LIMIT b.take) m
 ) r LEFT JOIN {attempt} a ON a.group_id = $1 AND a.id = r.id
-WHERE r.before < $6 ORDER BY r.id`),
+WHERE r.before < $7 ORDER BY r.id`),
 
 		// The last id that was given out, when the server started, and the transactions that may have written rows
 		// which cannot be seen yet: whoever writes has this lock until it commits. See proof.

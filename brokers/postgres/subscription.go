@@ -21,7 +21,7 @@ const (
 
 // minRoom and maxRoom bound how many messages are read ahead of their delivery.
 const (
-	minRoom = 256
+	minRoom = 1_000
 	maxRoom = 2_000
 )
 

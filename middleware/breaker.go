@@ -328,6 +328,7 @@ func (b *Breaker) changed(before BreakerState, now time.Time) {
 			b.intake.Resume(b.reason)
 		}
 		b.reason = ""
+	case BreakerRamping:
 	}
 	if b.onChange != nil {
 		b.onChange(BreakerChange{From: before, To: m.state, Cause: m.cause, ErrorType: m.errorType, Since: m.since})
@@ -378,13 +379,15 @@ func (b *Breaker) letIn(now time.Time) {
 // setTimer lets tick come when something is due, or before. b.mu is held.
 func (b *Breaker) setTimer(now time.Time) {
 	m := &b.machine
-	// What the intake let through may have been taken away by the broker before it came here: look again.
-	at := now.Add(b.config.ProbeDelay)
+	var at time.Time
 	switch m.state {
 	case BreakerClosed:
 		return
 	case BreakerOpen:
 		at = m.probeAt
+	case BreakerProbing, BreakerRamping:
+		// What the intake let through may have been taken away by the broker before it came here: look again.
+		at = now.Add(b.config.ProbeDelay)
 	}
 	if b.stopped || !b.rings.IsZero() && !at.Before(b.rings) {
 		return

@@ -141,6 +141,7 @@ func (m *machine) tick(outcome uint64, now time.Time) {
 		if m.inUse == 0 && len(m.failing) == 0 && !now.Before(m.stepAt) {
 			m.step(outcome, now)
 		}
+	case BreakerClosed, BreakerProbing:
 	}
 }
 

@@ -133,13 +133,11 @@ func (s *series) holdFor(result classify.Result) time.Duration {
 
 // wait lets delay pass, and then waits until the breaker lets the message go on.
 func (s *series) wait(ctx context.Context, delay time.Duration) (pass, bool) {
-	ok := false
+	sleep := s.flight.Sleep
 	if s.held {
-		ok = s.Breaker.hold(ctx, s.flight, delay)
-	} else {
-		ok = s.flight.Sleep(ctx, delay)
+		sleep = func(ctx context.Context, d time.Duration) bool { return s.Breaker.hold(ctx, s.flight, d) }
 	}
-	if !ok {
+	if !sleep(ctx, delay) {
 		return pass{}, false
 	}
 	p, ok := s.Breaker.enter(ctx, s.flight)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -178,7 +177,7 @@ func (b *bench[Tx]) lineOf(name string, store inbox.Store[Tx], change func(*park
 	return l
 }
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var quiet = slog.New(slog.DiscardHandler)
 
 // publisher keeps the ids of dead letters.
 type publisher[Tx any] struct{ b *bench[Tx] }

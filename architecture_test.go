@@ -46,6 +46,11 @@ var rules = []struct {
 		"a dead letter goes through any Watermill publisher",
 	},
 	{
+		"parking/...",
+		[]string{module + "runtime", module + "brokers/*", module + "stores/..."},
+		"the protocol does not know the databases that keep it",
+	},
+	{
 		"inbox/...",
 		[]string{module + "runtime", module + "brokers/*", module + "stores/..."},
 		"the contract does not know the databases that fulfil it",
@@ -54,6 +59,11 @@ var rules = []struct {
 		"outbox/...",
 		[]string{module + "runtime", module + "brokers/*", module + "stores/..."},
 		"the relay publishes through any Watermill publisher from any source",
+	},
+	{
+		"deadletter/...",
+		[]string{module + "runtime", module + "brokers/*", module + "stores/..."},
+		"an operator's work does not depend on the broker or the database",
 	},
 	{
 		"ledger/...",

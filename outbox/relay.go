@@ -31,8 +31,8 @@ const promoteAtOnce = 1_000
 //
 // Any number of relays may run on one database, in any processes: they share the buckets, and when one
 // dies the others take its buckets after the LeaseTTL. Within a relay each topic is published by itself:
-// a topic that fails or is slow holds no other one. Within a topic, a key whose row cannot be published
-// waits while the other keys go on.
+// a topic that fails or is slow holds no other one. Within a topic, pages of rows are read, published and deleted
+// side by side, each key's rows in order; a key whose row cannot be published waits while the other keys go on.
 //
 // A row that can never be published (the publisher's error is classified as Poison or Drop) goes to the
 // dead rows, but no more than 100 of a topic in a row: a broker that refuses everything is taken to be
@@ -53,8 +53,9 @@ type Relay struct {
 // NewRelay checks cfg; its error names each wrong field. The relay does nothing before Run.
 //
 // pub must return from Publish only when the broker has confirmed all messages, and keep the order of
-// messages of one key within and between calls. The relay may call it from several goroutines, for
-// different topics. The caller closes pub after Run has returned.
+// messages of one key within and between calls. The relay calls it from several goroutines at once, for
+// different topics and, up to RelayConfig.InFlight, for different keys of one topic. The caller closes pub after
+// Run has returned.
 func NewRelay(src Source, pub message.Publisher, cfg RelayConfig) (*Relay, error) {
 	if src == nil {
 		return nil, errors.New("outbox: NewRelay: source is nil")

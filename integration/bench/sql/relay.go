@@ -25,11 +25,11 @@ import (
 
 // relayOptions sets up the benchmark of the outbox.
 type relayOptions struct {
-	Rows    int           // published by each subject that is fast; the stock forwarder gets Seconds
-	Rounds  int           // of each subject, in turns; the median counts
-	Seconds time.Duration // the longest that one round takes, and the length of those without an end
-	Sink    string        // discard, kfake or kafka; none: all
-	Kafka   []string      // a real cluster; none: that sink is left out
+	Rows   int           // published by each subject that is fast; the stock forwarder gets as far as it comes in Limit
+	Rounds int           // of each subject, in turns; the median counts
+	Limit  time.Duration // the longest that one round takes, and the length of those without an end
+	Sink   string        // discard, kfake or kafka; none: all
+	Kafka  []string      // a real cluster; none: that sink is left out
 }
 
 // relayResult is one line of the output.
@@ -245,7 +245,7 @@ func (d *database) inserts(ctx context.Context, o relayOptions) ([]relayResult, 
 		samples := make([][]float64, len(subjects))
 		for range o.Rounds {
 			for i := range subjects {
-				tps, err := perSecond(o.Seconds, func() error { return kind.tx(int(id.Add(1)), i == 1) })
+				tps, err := perSecond(o.Limit, func() error { return kind.tx(int(id.Add(1)), i == 1) })
 				if err != nil {
 					return nil, fmt.Errorf("insert: %s: %w", subjects[i], err)
 				}
@@ -342,7 +342,10 @@ func (d *database) latencies(ctx context.Context, o relayOptions, load int, hint
 		running, stop := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		go func() { ended <- here.Run(running, func() {}) }()
-		defer func() { stop(); <-ended }()
+		defer func() {
+			stop()
+			_ = <-ended // it runs once
+		}()
 		wake = here.Wake
 	}
 	var times []time.Duration
@@ -373,7 +376,7 @@ func (d *database) latencies(ctx context.Context, o relayOptions, load int, hint
 				}
 			})
 		}
-		n := max(100, int(o.Seconds*time.Duration(o.Rounds)/(20*time.Millisecond)))
+		n := max(100, int(o.Limit*time.Duration(o.Rounds)/(20*time.Millisecond)))
 		committed := make([]time.Time, n)
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()

@@ -15,7 +15,7 @@ func relayMain() {
 	var o relayOptions
 	flag.IntVar(&o.Rows, "rows", 50_000, "rows that each relay gets")
 	flag.IntVar(&o.Rounds, "rounds", 3, "rounds of each subject; the median counts")
-	flag.DurationVar(&o.Seconds, "limit", 4*time.Second, "the longest round")
+	flag.DurationVar(&o.Limit, "limit", 4*time.Second, "the longest round")
 	part := flag.String("part", "", "only relay, insert or latency")
 	flag.StringVar(&o.Sink, "sink", "", "only this sink of relay")
 	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
@@ -26,8 +26,8 @@ func relayMain() {
 	run := map[string]func(context.Context, string, relayOptions) ([]relayResult, error){
 		"": benchRelay, "relay": benchSinks, "insert": benchInsert, "latency": benchLatency,
 	}[*part]
-	if run == nil || o.Rows < 1 || o.Rounds < 1 || o.Seconds <= 0 {
-		log.Fatalf("-part %q, -rows %d, -rounds %d, -limit %v: want a part and more than 0", *part, o.Rows, o.Rounds, o.Seconds)
+	if run == nil || o.Rows < 1 || o.Rounds < 1 || o.Limit <= 0 {
+		log.Fatalf("-part %q, -rows %d, -rounds %d, -limit %v: want a part and more than 0", *part, o.Rows, o.Rounds, o.Limit)
 	}
 	results, err := run(context.Background(), postgresURL(), o)
 	if err := errors.Join(err, writeRelay(os.Stdout, results, *asJSON)); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -76,13 +77,13 @@ func move(ctx context.Context, url string, m mover, open func() (message.Publish
 	if err != nil {
 		return 0, err
 	}
-	defer d.close()
 	pub, end, err := open()
 	if err != nil {
-		return 0, err
+		return 0, errors.Join(err, d.close())
 	}
-	defer end()
-	return m.run(ctx, d, pub, o)
+	rate, err := m.run(ctx, d, pub, o)
+	end()
+	return rate, errors.Join(err, d.close())
 }
 
 func kafkaSink(seeds []string) (message.Publisher, func(), error) {
@@ -103,7 +104,7 @@ func ourRelay(ctx context.Context, d *database, pub message.Publisher, o relayOp
 	}
 	m := newMeter(pub, o.Rows)
 	err = relayed(ctx, d, m, outbox.RelayConfig{}, func(*outbox.Relay) (err error) {
-		rate, err = m.wait(o.Seconds)
+		rate, err = m.wait(o.Limit)
 		return err
 	})
 	return rate, err
@@ -116,7 +117,7 @@ func handWritten(ctx context.Context, d *database, pub message.Publisher, o rela
 		return 0, err
 	}
 	m := newMeter(pub, o.Rows)
-	limit, cancel := context.WithTimeout(ctx, o.Seconds)
+	limit, cancel := context.WithTimeout(ctx, o.Limit)
 	defer cancel()
 	for limit.Err() == nil {
 		n, err := handWrittenBatch(ctx, d, m)
@@ -198,11 +199,10 @@ func stock(group string, schema wsql.SchemaAdapter, offsets wsql.OffsetsAdapter)
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- f.Run(ctx) }()
-		rate, err := m.wait(o.Seconds)
+		rate, err := m.wait(o.Limit)
 		if cerr := f.Close(); err == nil {
 			err = cerr
 		}
-		<-ended
-		return rate, err
+		return rate, errors.Join(err, <-ended)
 	}
 }

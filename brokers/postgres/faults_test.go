@@ -3,9 +3,11 @@ package postgres_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/postgres"
@@ -223,6 +226,69 @@ func TestO7StoppedProcessIsReplacedAndFenced(t *testing.T) {
 	e.eventually("the first is deleted", func() bool { return e.rows() == 0 })
 }
 
+// network is what the connections of a pool go over. It can be cut.
+type network struct {
+	mu    sync.Mutex
+	cut   bool
+	conns []net.Conn
+}
+
+func (n *network) join(c *pgxpool.Config) {
+	dial := c.ConnConfig.DialFunc
+	c.ConnConfig.DialFunc = func(ctx context.Context, kind, address string) (net.Conn, error) {
+		conn, err := dial(ctx, kind, address)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if err == nil && n.cut {
+			conn.Close()
+			err = errors.New("the network is cut")
+		}
+		n.conns = append(n.conns, conn)
+		return conn, err
+	}
+}
+
+func (n *network) set(cut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cut = cut
+	if cut {
+		for _, c := range n.conns {
+			c.Close()
+		}
+		n.conns = nil
+	}
+}
+
+// O7: a process cannot reach the database any more, so nobody can tell it that its lease is over.
+func TestO7UnreachableDatabaseFencesByTheClock(t *testing.T) {
+	e := newEnv(t)
+	var n network
+	config := e.config()
+	config.Pool = newPool(t, testserver.Postgres(t), n.join)
+	config.CloseTimeout = time.Second
+	b := open(t, config)
+	publishIDs(t, b, "orders", "1", "2")
+	_, in := subscribe(t, b, "c", "orders", 1)
+	m := next(t, in)
+	n.set(true)
+	select {
+	case <-m.Context().Done():
+	case <-time.After(limit):
+		t.Errorf("the delivery's context has not ended %v after the database was gone, with leases of %v", limit, config.LeaseTTL)
+	}
+	other := open(t, e.config())
+	_, another := subscribe(t, other, "c", "orders", 1)
+	wantIDs(t, "another process", ack(t, another, 1), "1")
+	n.set(false)
+	m.Ack() // it changes nothing
+	wantIDs(t, "another process", ack(t, another, 1), "2")
+	e.eventually("no row is left", func() bool { return e.rows() == 0 })
+	e.eventually("the first process has its share again", func() bool {
+		return e.number("SELECT count(DISTINCT l.owner) FROM "+e.table("lease")+" l JOIN "+e.table("member")+" m USING (group_id, owner)") == 2
+	})
+}
+
 // books checks what consumers got: of each key all numbers, and each for the first time in order.
 type books struct {
 	mu   sync.Mutex
@@ -418,7 +484,7 @@ func TestKilledConnectionsLoseNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer killer.Close(context.Background())
+	defer func() { _ = killer.Close(context.Background()) }() // nothing is left to do with it
 	var killed atomic.Int64
 	e.eventually("all messages arrived", func() bool {
 		if killed.Load() < 40 {

@@ -41,7 +41,7 @@ func postgresSchema(t *testing.T) (string, *pgx.Conn) {
 		if _, err := conn.Exec(context.Background(), fmt.Sprintf("DROP SCHEMA %q CASCADE", name)); err != nil {
 			t.Error(err)
 		}
-		conn.Close(context.Background())
+		_ = conn.Close(context.Background()) // nothing is left to do with it
 	})
 	if _, err := conn.Exec(t.Context(), fmt.Sprintf("CREATE SCHEMA %q", name)); err != nil {
 		t.Fatal(err)

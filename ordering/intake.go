@@ -197,10 +197,19 @@ func (in *Intake) finish(d *delivery, goOn bool) (successor *delivery) {
 		successor = in.successor(d.sub)
 	}
 	in.dispatch()
+	pull := d.sub.pull != nil && in.lanes.room(&d.sub.source)
+	if pull {
+		d.sub.blocked = false // we look ourselves
+	}
 	d.sub.changed()
 	dropped := in.takeDropped()
 	in.mu.Unlock()
 	in.giveBack(dropped)
+	if pull {
+		if next := d.sub.pullSome(goOn && successor == nil); next != nil {
+			successor = next
+		}
+	}
 	return successor
 }
 

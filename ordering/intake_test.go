@@ -396,7 +396,7 @@ func TestI5DeliveryTakenAwayWhileItWaitedDoesNotRun(t *testing.T) {
 
 		// It can also be taken away before it is read.
 		gone := &sent{topic: "orders", key: "k", id: "4", partition: -1, msg: message.NewMessage("4", nil), cancelled: true}
-		r.queue("orders") <- gone
+		r.deliver(gone)
 		r.wantEvents("-3")
 		wantSettled(t, "released", gone)
 		r.close()

@@ -27,13 +27,14 @@ type source struct {
 
 	mu     sync.Mutex
 	topics map[string]chan *sent
+	ready  map[chan struct{}]struct{} // of those who pull
 	taken  atomic.Int64
 	closed chan struct{}
 	wg     sync.WaitGroup
 }
 
 func newSource() *source {
-	return &source{topics: map[string]chan *sent{}, closed: make(chan struct{}), partition: -1}
+	return &source{topics: map[string]chan *sent{}, ready: map[chan struct{}]struct{}{}, closed: make(chan struct{}), partition: -1}
 }
 
 // sent is one delivery of one message.
@@ -85,10 +86,23 @@ func (s *source) push(topic, key string, ids ...string) []*sent {
 	for _, id := range ids {
 		d := &sent{topic: topic, key: key, id: id, partition: s.partition, msg: message.NewMessage(id, []byte(id))}
 		d.msg.Metadata["key"] = key
-		s.queue(topic) <- d
+		s.deliver(d)
 		all = append(all, d)
 	}
 	return all
+}
+
+// deliver puts d at the end of its topic.
+func (s *source) deliver(d *sent) {
+	s.queue(d.topic) <- d
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ready := range s.ready {
+		select {
+		case ready <- struct{}{}:
+		default:
+		}
+	}
 }
 
 func (s *source) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -105,24 +119,7 @@ func (s *source) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 			case <-s.closed:
 				return
 			}
-			var own context.Context
-			own, d.cancel = context.WithCancel(ctx)
-			if d.cancelled {
-				d.cancel()
-			}
-			if !s.bare {
-				delivery := &brokers.Delivery{Topic: topic, Partition: d.partition, Offset: -1, Release: func() {
-					d.released.Add(1)
-					if s.onRelease != nil {
-						s.onRelease()
-					}
-				}}
-				if !s.unkeyed {
-					delivery.Key = []byte(d.key)
-				}
-				own = brokers.WithDelivery(own, delivery)
-			}
-			d.msg.SetContext(own)
+			s.prepare(ctx, d)
 			select {
 			case out <- d.msg:
 				s.taken.Add(1)
@@ -134,6 +131,87 @@ func (s *source) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 		}
 	})
 	return out, nil
+}
+
+// prepare gives d its context.
+func (s *source) prepare(ctx context.Context, d *sent) {
+	var own context.Context
+	own, d.cancel = context.WithCancel(ctx)
+	if d.cancelled {
+		d.cancel()
+	}
+	if !s.bare {
+		delivery := &brokers.Delivery{Topic: d.topic, Partition: d.partition, Offset: -1, Release: func() {
+			d.released.Add(1)
+			if s.onRelease != nil {
+				s.onRelease()
+			}
+		}}
+		if !s.unkeyed {
+			delivery.Key = []byte(d.key)
+		}
+		own = brokers.WithDelivery(own, delivery)
+	}
+	d.msg.SetContext(own)
+}
+
+// pulled is a source that is pulled from.
+type pulled struct{ *source }
+
+// pulling makes all sources those that are pulled from, see TestPulled.
+var pulling = false
+
+func subscriberOf(s message.Subscriber) message.Subscriber {
+	if src, ok := s.(*source); ok && pulling {
+		return pulled{src}
+	}
+	return s
+}
+
+type pull struct {
+	source *source
+	ctx    context.Context
+	queue  chan *sent
+	ready  chan struct{}
+}
+
+func (p pulled) Pull(ctx context.Context, topic string) (brokers.Pull, error) {
+	s := p.source
+	pl := &pull{source: s, ctx: ctx, queue: s.queue(topic), ready: make(chan struct{}, 1)}
+	s.mu.Lock()
+	s.ready[pl.ready] = struct{}{}
+	s.mu.Unlock()
+	s.wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-s.closed:
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.ready, pl.ready)
+		close(pl.ready)
+	})
+	return pl, nil
+}
+
+func (p *pull) Ready() <-chan struct{} { return p.ready }
+
+func (p *pull) Next() *message.Message {
+	select {
+	case <-p.source.closed:
+		return nil
+	case <-p.ctx.Done():
+		return nil
+	default:
+	}
+	select {
+	case d := <-p.queue:
+		p.source.prepare(p.ctx, d)
+		p.source.taken.Add(1)
+		return d.msg
+	default:
+		return nil
+	}
 }
 
 func (s *source) Close() error {
@@ -180,7 +258,7 @@ func newRig(t *testing.T, cfg ordering.Config) *rig {
 		defer r.note("-" + msg.UUID)
 		return nil, <-r.gate(msg.UUID)
 	}
-	if r.sub, err = intake.Decorate(r.source); err != nil {
+	if r.sub, err = intake.Decorate(subscriberOf(r.source)); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -267,7 +345,7 @@ func runRouter(t *testing.T, intake *ordering.Intake, sub message.Subscriber, ha
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	router.AddSubscriberDecorators(intake.Decorate)
 	router.AddMiddleware(intake.Middleware)
-	router.AddConsumerHandler("handler", "orders", sub, handler)
+	router.AddConsumerHandler("handler", "orders", subscriberOf(sub), handler)
 	start(t, router)
 	return router
 }

@@ -32,8 +32,11 @@ type subscription struct {
 	// detach ends the watch over the context of Subscribe.
 	detach func() bool
 
-	room    chan struct{} // tells read, when it is blocked, to look again
+	room    chan struct{} // tells read, when it is blocked, to look again; capacity 1
 	blocked bool
+
+	pull    brokers.Pull // instead of a channel; or nil
+	pulling sync.Mutex   // held from a call of pull.Next until its message is in its lane
 
 	stop      chan struct{} // closed when nothing more is to be started
 	quiet     chan struct{} // closed when nothing is held after that
@@ -85,7 +88,7 @@ func (s *subscription) read(inner <-chan *message.Message, cancelled <-chan stru
 				continue
 			}
 			var admitted bool
-			if admitted, room = s.admit(msg); !admitted {
+			if _, admitted, room = s.admit(msg, false); !admitted {
 				late = msg
 			}
 			if late == nil {
@@ -139,8 +142,8 @@ func (s *subscription) hasRoom() bool {
 }
 
 // admit takes msg into its lane. It refuses it if the subscription was stopped meanwhile, and reports
-// whether there is room for another one.
-func (s *subscription) admit(msg *message.Message) (admitted, room bool) {
+// whether there is room for another one. If a successor is wanted it returns one that may run, if there is any.
+func (s *subscription) admit(msg *message.Message, want bool) (successor *delivery, admitted, room bool) {
 	in := s.intake
 	d := s.newDelivery(msg)
 	k, ordered := laneOf(d.Delivery, s.topic, d.Key)
@@ -148,11 +151,14 @@ func (s *subscription) admit(msg *message.Message) (admitted, room bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if s.stopped {
-		return false, false
+		return nil, false, false
 	}
 	in.lanes.admit(d, k, ordered)
+	if want {
+		successor = in.successor(s)
+	}
 	in.dispatch()
-	return true, s.hasRoom()
+	return successor, true, s.hasRoom()
 }
 
 func (s *subscription) newDelivery(msg *message.Message) *delivery {
@@ -208,7 +214,10 @@ func (s *subscription) readEnded() {
 func (s *subscription) wake() {
 	if s.blocked && s.intake.lanes.room(&s.source) {
 		s.blocked = false
-		s.room <- struct{}{} // has room for one, and blocked was set after the last was taken
+		select {
+		case s.room <- struct{}{}:
+		default: // it will look anyway
+		}
 	}
 }
 
@@ -289,12 +298,10 @@ func (sb *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *mess
 		cancel(err)
 		return nil, fmt.Errorf("ordering: subscribe %q to %q: %w", in.cfg.Consumer, topic, err)
 	}
-	inner, err := sb.inner.Subscribe(workCtx, topic)
-	if err != nil {
+	if err := sb.openInner(workCtx, s); err != nil {
 		s.readEnded()
 		return nil, fmt.Errorf("ordering: subscribe %q to %q: %w", in.cfg.Consumer, topic, err)
 	}
-	go s.read(inner, workCtx.Done())
 
 	// The signal that stops the router must not end the subscription: a delivery accepted just before
 	// it would be handled but could no longer be acked (fault S1).
@@ -307,6 +314,27 @@ func (sb *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *mess
 		detach()
 	}
 	return s.out, nil
+}
+
+// openInner opens the inner subscription and begins to read it.
+func (sb *subscriber) openInner(ctx context.Context, s *subscription) error {
+	if puller, ok := sb.inner.(brokers.Puller); ok {
+		pull, err := puller.Pull(ctx, s.topic)
+		if err != nil {
+			return err
+		}
+		s.intake.mu.Lock()
+		s.pull = pull
+		s.intake.mu.Unlock()
+		go s.readPull(ctx.Done())
+		return nil
+	}
+	inner, err := sb.inner.Subscribe(ctx, s.topic)
+	if err != nil {
+		return err
+	}
+	go s.read(inner, ctx.Done())
+	return nil
 }
 
 // register makes s known to the intake and to sb, so that a drain or a close from now on ends it.

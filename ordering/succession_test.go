@@ -30,7 +30,7 @@ func TestSuccessorHasTheRoutersValuesAndItsOwnState(t *testing.T) {
 			return func(msg *message.Message) ([]*message.Message, error) { calls++; return h(msg) }
 		}, intake.Middleware)
 		var got []string
-		router.AddConsumerHandler("handler", "orders", src, func(msg *message.Message) error {
+		router.AddConsumerHandler("handler", "orders", subscriberOf(src), func(msg *message.Message) error {
 			synctest.Wait() // the others wait in the lane by then
 			ctx, cancel := context.WithCancelCause(msg.Context())
 			cancel(errTest)
@@ -70,7 +70,7 @@ func TestSuccessorIsOfTheSameSubscription(t *testing.T) {
 	for _, topic := range []string{"a", "b"} {
 		src.push(topic, "k", ids("m", n)...)
 		ran.Add(n)
-		router.AddConsumerHandler("of "+topic, topic, src, func(msg *message.Message) error {
+		router.AddConsumerHandler("of "+topic, topic, subscriberOf(src), func(msg *message.Message) error {
 			defer ran.Done()
 			d := flight.From(msg.Context())
 			if name := message.HandlerNameFromCtx(msg.Context()); d.Topic != topic || name != "of "+topic {

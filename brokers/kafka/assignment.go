@@ -37,8 +37,8 @@ type partitionID struct {
 	partition int32
 }
 
-// assignment is the time for which a subscription owns a partition. One goroutine, run, decides what is handed over, hands it
-// over, and settles it. It ends with freeze.
+// assignment is the time for which a subscription owns a partition. A turn settles what can be and decides what is handed over; one
+// goroutine, run, makes them, and so does whoever settles a delivery of a subscription that is pulled from. It ends with freeze.
 //
 //	buffer (push, by the poller) -> admit: tracker, lanes -> next -> out -> held -> acked: tracker
 //	                                                             ^----- back <-' nacked, released
@@ -63,6 +63,9 @@ type assignment struct {
 	hooked  atomic.Bool // somebody tells what is settled
 	asked   []chan<- PartitionStats
 
+	// turns is held during a turn.
+	turns sync.Mutex
+
 	mu       sync.Mutex
 	buffer   fifo[*kgo.Record]
 	bytes    int   // in buffer
@@ -76,7 +79,7 @@ type assignment struct {
 	high     int64  // the end of the partition, as last heard; -1
 	position int64  // committed before it was assigned; -1
 
-	// Only run's goroutine uses these.
+	// Guarded by turns.
 	lanes  lanes
 	next   *hold     // taken, and not yet received by anybody
 	slot   bool      // there is a slot in the window for next
@@ -86,6 +89,10 @@ type assignment struct {
 	backAt time.Time // the first time when one of back may come again, or before
 	old    []*hold   // of earlier assignments of the partition
 	spare  []*hold   // for told
+	dead   bool      // run has ended
+	idle   bool      // dropped what was not handed over
+	grants []*share  // others who got a slot in this turn
+	queued int       // of held, those in the queue of the member; guarded by its mutex
 	scan   time.Duration
 	scanAt time.Time
 	timer  *time.Timer
@@ -107,7 +114,7 @@ func newAssignment(ctx context.Context, m *member, id partitionID, old []*hold) 
 		scan:        scanFast,
 	}
 	a.ctx, a.cancel = context.WithCancelCause(ctx)
-	a.share.ring = a.ring
+	a.share.owner, a.share.ring = a, a.ring
 	for _, h := range old {
 		a.lanes.addOld(h.key)
 	}
@@ -192,36 +199,51 @@ func (a *assignment) run() {
 	defer close(a.frozen)
 	a.timer = time.AfterFunc(time.Hour, a.ring)
 	defer a.timer.Stop()
-	dropped := false
 	for {
-		a.settleTold()
-		a.scanIfDue()
-		a.answer()
+		a.turns.Lock()
 		if a.freezing.Load() {
+			a.settleTold()
 			a.settleAll()
 			a.drop()
+			a.dead = true
+			a.ringGrants()
+			a.turns.Unlock()
 			return
 		}
-		if a.stopped.Load() || a.m.ctx.Err() != nil { // not only when AfterFunc comes to it: a reader may take all there is
-			if !dropped {
-				dropped = true
-				a.drop()
-			}
-			a.beQuiet()
+		offer, fed := a.turn()
+		a.ringGrants()
+		a.turns.Unlock()
+		if fed {
+			a.m.signal()
 		}
-		offer, again := a.feed()
-		a.planScan()
-		a.setTimer(again)
 		a.await(offer)
 	}
 }
 
-// feed hands over what somebody takes at once. It returns a delivery that nobody does, if there is a slot for it, and when
-// to ask again if there may be more then.
-func (a *assignment) feed() (offer *hold, again time.Time) {
+// turn does what can be done at once. It returns a delivery that nobody takes, if there is a slot for it; fed tells that some
+// were handed over. turns is held.
+func (a *assignment) turn() (offer *hold, fed bool) {
+	a.settleTold()
+	a.scanIfDue()
+	a.answer()
+	if a.stopped.Load() || a.m.ctx.Err() != nil { // not only when AfterFunc comes to it: a reader may take all there is
+		if !a.idle {
+			a.idle = true
+			a.drop()
+		}
+		a.beQuiet()
+	}
+	offer, fed, again := a.feed()
+	a.planScan()
+	a.setTimer(again)
+	return offer, fed
+}
+
+// feed hands over what somebody takes at once, and returns when to ask again if there may be more then.
+func (a *assignment) feed() (offer *hold, fed bool, again time.Time) {
 	for range feedBatch {
 		if a.stopped.Load() || a.m.ctx.Err() != nil {
-			return nil, time.Time{}
+			return nil, fed, time.Time{}
 		}
 		again = a.choose()
 		if a.next != nil && !a.slot {
@@ -233,21 +255,24 @@ func (a *assignment) feed() (offer *hold, again time.Time) {
 		case a.next != nil && a.slot:
 			offer = a.next
 		default:
-			return nil, again
+			return nil, fed, again
 		}
-		select {
-		case a.m.out <- offer.msg:
-			a.handedOver(offer)
-		default:
-			return offer, again
+		if !a.m.offer(offer) {
+			return offer, fed, again
 		}
+		a.handedOver(offer)
+		fed = true
 	}
 	a.ring()
-	return nil, again
+	return nil, fed, again
 }
 
 // await waits until there is something to do.
 func (a *assignment) await(offer *hold) {
+	if a.m.pulled { // others have turns as well
+		<-a.kick
+		return
+	}
 	var (
 		out         chan<- *message.Message
 		msg         *message.Message
@@ -270,6 +295,42 @@ func (a *assignment) await(offer *hold) {
 	}
 }
 
+// advance makes a turn in the goroutine of whoever has settled a delivery, and then those of others who got its slot.
+func (a *assignment) advance() {
+	var room [8]*share
+	todo := room[:0]
+	for limit := cap(room); ; limit-- {
+		if limit == 0 || !a.turns.TryLock() {
+			a.ring()
+		} else {
+			if !a.dead {
+				a.turn()
+			}
+			todo = append(todo, a.grants...)
+			a.grants = a.grants[:0]
+			a.turns.Unlock()
+		}
+		if len(todo) == 0 {
+			return
+		}
+		if limit == 0 {
+			for _, s := range todo {
+				s.ring()
+			}
+			return
+		}
+		a, todo = todo[0].owner, todo[1:]
+	}
+}
+
+// ringGrants wakes the others who got a slot. turns is held.
+func (a *assignment) ringGrants() {
+	for _, s := range a.grants {
+		s.ring()
+	}
+	a.grants = a.grants[:0]
+}
+
 // beQuiet tells that nothing is held any more after a stop.
 func (a *assignment) beQuiet() {
 	if a.held.n > 0 {
@@ -282,15 +343,12 @@ func (a *assignment) beQuiet() {
 	}
 }
 
-// tell says that h may be settled.
-func (a *assignment) tell(h *hold) {
+// tell says that h may be settled, and reports whether it is the first for the next turn.
+func (a *assignment) tell(h *hold) (first bool) {
 	a.telling.Lock()
+	defer a.telling.Unlock()
 	a.told = append(a.told, h)
-	first := len(a.told) == 1
-	a.telling.Unlock()
-	if first {
-		a.ring()
-	}
+	return len(a.told) == 1
 }
 
 // settleTold settles what was told of.
@@ -561,12 +619,17 @@ func (a *assignment) settle(decided []*hold) {
 		a.drainedLocked()
 	}
 	a.mu.Unlock()
-	a.m.budget.release(&a.share, slots)
+	a.grants = a.m.budget.releaseTo(&a.share, slots, a.grants)
 }
 
 // drop forgets whatever was not handed over, or was given back. The next owner gets it.
 func (a *assignment) drop() {
 	slots := len(a.back)
+	for _, h := range a.m.unqueue(a) {
+		h.context.end()
+		a.held.remove(h)
+		slots++
+	}
 	if a.next != nil {
 		a.next.context.end()
 		if a.slot {
@@ -591,7 +654,7 @@ func (a *assignment) drop() {
 	a.bytes, a.stored = 0, 0
 	a.mu.Unlock()
 	a.m.budget.withdraw(&a.share)
-	a.m.budget.release(&a.share, slots)
+	a.grants = a.m.budget.releaseTo(&a.share, slots, a.grants)
 }
 
 // stop lets nothing more be handed over.

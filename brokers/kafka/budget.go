@@ -20,6 +20,7 @@ type share struct {
 	waiting bool
 	granted bool   // a slot was given to it while it waited
 	ring    func() // tells it so; does not block
+	owner   *assignment
 }
 
 func newBudget(window int) *budget {
@@ -32,7 +33,7 @@ func (b *budget) join(s *share) {
 	defer b.mu.Unlock()
 	b.shares[s] = struct{}{}
 	b.divide()
-	b.grant() // less may be kept than before, by the rounding
+	ringAll(b.grant(nil)) // less may be kept than before, by the rounding
 }
 
 func (b *budget) leave(s *share) {
@@ -43,7 +44,7 @@ func (b *budget) leave(s *share) {
 	s.held = 0
 	delete(b.shares, s)
 	b.divide()
-	b.grant()
+	ringAll(b.grant(nil))
 }
 
 func (b *budget) divide() {
@@ -87,7 +88,7 @@ func (b *budget) acquire(s *share) bool {
 	}
 	s.waiting = true
 	b.waiting = append(b.waiting, s)
-	b.grant() // those who wait may be beyond their reserve while s is not
+	ringAll(b.grant(nil)) // those who wait may be beyond their reserve while s is not
 	if s.granted {
 		s.granted = false
 		return true
@@ -96,14 +97,23 @@ func (b *budget) acquire(s *share) bool {
 }
 
 // release gives n slots of s back.
-func (b *budget) release(s *share, n int) {
+func (b *budget) release(s *share, n int) { ringAll(b.releaseTo(s, n, nil)) }
+
+// releaseTo is release, but appends those who got a slot to granted instead of telling them.
+func (b *budget) releaseTo(s *share, n int, granted []*share) []*share {
 	if n == 0 {
-		return
+		return granted
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.releaseLocked(s, n)
-	b.grant()
+	return b.grant(granted)
+}
+
+func ringAll(granted []*share) {
+	for _, s := range granted {
+		s.ring()
+	}
 }
 
 func (b *budget) releaseLocked(s *share, n int) {
@@ -118,7 +128,7 @@ func (b *budget) withdraw(s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.withdrawLocked(s)
-	b.grant()
+	ringAll(b.grant(nil))
 }
 
 func (b *budget) withdrawLocked(s *share) {
@@ -138,8 +148,8 @@ func (b *budget) withdrawLocked(s *share) {
 	}
 }
 
-// grant gives free slots to those who wait and may have one, in order.
-func (b *budget) grant() {
+// grant gives free slots to those who wait and may have one, in order, and appends them to granted.
+func (b *budget) grant(granted []*share) []*share {
 	for i := 0; i < len(b.waiting) && b.free > 0; {
 		s := b.waiting[i]
 		if !b.allowed(s) {
@@ -150,6 +160,7 @@ func (b *budget) grant() {
 		s.waiting = false
 		b.take(s)
 		s.granted = true
-		s.ring()
+		granted = append(granted, s)
 	}
+	return granted
 }

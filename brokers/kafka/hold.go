@@ -68,12 +68,20 @@ func (h *hold) detach() {
 // release is Delivery.Release, and settled is Delivery.Settled.
 func (h *hold) release() {
 	h.released.Store(true)
-	h.from.tell(h)
+	if h.from.tell(h) {
+		h.from.ring()
+	}
 }
 
 func (h *hold) settled() {
-	h.from.hooked.Store(true)
-	h.from.tell(h)
+	a := h.from
+	a.hooked.Store(true)
+	switch first := a.tell(h); {
+	case a.m.pulled:
+		a.advance()
+	case first:
+		a.ring()
+	}
 }
 
 // verdict is what became of a delivery.

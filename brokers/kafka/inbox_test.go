@@ -37,7 +37,7 @@ func TestStormOfKillsWithAnInboxHasEachEffectOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close() //nolint:errcheck // nothing is lost that is looked at
+	defer store.Close()
 	if err := store.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestStormOfKillsWithAnInboxHasEachEffectOnce(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			defer rows.Close() //nolint:errcheck // Err tells
+			defer rows.Close()
 			for rows.Next() {
 				var n numberedEvent
 				if err := rows.Scan(&n.Key, &n.Seq); err != nil {

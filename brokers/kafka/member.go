@@ -22,7 +22,8 @@ const pauseAfter = 10 * time.Millisecond
 // assignment: run, poll, commitLoop and lagLoop. franz-go calls assigned, offsets, revoked and lost from goroutines of its own, one at
 // a time.
 //
-// Locks: commitMu before mu before assignment.mu before budget.mu. franz-go holds none of its own when it calls us.
+// Locks: commitMu before mu before assignment.turns before assignment.mu before budget.mu and queue.mu. A turn takes no two
+// assignments' locks at once. franz-go holds none of its own when it calls us.
 type member struct {
 	broker   *Broker
 	config   *Config
@@ -35,6 +36,8 @@ type member struct {
 	ready    chan struct{}      // closed when client is set: it may call back before
 	ctx      context.Context    // of the subscription and its deliveries
 	out      chan *message.Message
+	queue    queue
+	pulled   bool // from queue; out is not used
 	budget   *budget
 	ending   atomic.Bool                     // the subscription ends: wait for nothing
 	gone     atomic.Bool                     // it has ended
@@ -65,7 +68,7 @@ type polls struct {
 	urgent int                // callbacks that wait: a round must not block
 }
 
-func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string, window int) (*member, error) {
+func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string, window int, pulled bool) (*member, error) {
 	m := &member{
 		broker:   b,
 		config:   &b.config,
@@ -75,6 +78,8 @@ func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string
 		log:      b.config.Logger.With("consumer", consumer, "topic", topic),
 		ctx:      ctx,
 		out:      make(chan *message.Message),
+		queue:    queue{ready: make(chan struct{}, 1)},
+		pulled:   pulled,
 		ready:    make(chan struct{}),
 		budget:   newBudget(window),
 		drained:  make(chan struct{}, 1),
@@ -132,6 +137,7 @@ func (m *member) run() {
 	}
 	m.gone.Store(true)
 	close(m.out)
+	close(m.queue.ready)
 }
 
 // poll brings what is fetched to the assignments. It never waits for a handler.

@@ -108,8 +108,9 @@ func (a *assignment) answer() {
 	}
 }
 
-// stats is called by run.
+// stats is called in a turn.
 func (a *assignment) stats() PartitionStats {
+	queued := a.m.inQueue(a)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := PartitionStats{
@@ -119,9 +120,9 @@ func (a *assignment) stats() PartitionStats {
 		Committed:    a.position,
 		End:          a.high,
 		Lag:          -1,
-		InFlight:     a.held.n,
+		InFlight:     a.held.n - queued,
 		Returned:     len(a.back),
-		Waiting:      a.stored + a.lanes.ready.len(),
+		Waiting:      a.stored + a.lanes.ready.len() + queued,
 		HottestKey:   a.lanes.hottest(),
 		Blocked:      a.lanes.blocked(),
 		OldestOffset: -1,

@@ -27,6 +27,25 @@ type subscriber struct {
 // or the subscriber or the broker is closed. Acks that were given by then are committed; what was not acked goes to
 // the group's other members, or its next. So ctx has to last as long as anybody holds a delivery.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	m, err := s.open(ctx, topic, false)
+	if err != nil {
+		return nil, err
+	}
+	return m.out, nil
+}
+
+var _ brokers.Puller = (*subscriber)(nil)
+
+// Pull is [subscriber.Subscribe] for those who take messages by calls.
+func (s *subscriber) Pull(ctx context.Context, topic string) (brokers.Pull, error) {
+	m, err := s.open(ctx, topic, true)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (s *subscriber) open(ctx context.Context, topic string, pulled bool) (*member, error) {
 	want := s.subscription
 	switch {
 	case topic == "":
@@ -46,7 +65,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	instance, free := s.broker.instance(want.Consumer)
-	m, err := s.broker.newMember(ctx, want.Consumer, topic, instance, want.Window)
+	m, err := s.broker.newMember(ctx, want.Consumer, topic, instance, want.Window, pulled)
 	if err != nil {
 		free()
 		cancel(err)
@@ -65,7 +84,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		delete(s.members, m)
 		s.mu.Unlock()
 	})
-	return m.out, nil
+	return m, nil
 }
 
 // Close ends all subscriptions and waits for them. It is idempotent.

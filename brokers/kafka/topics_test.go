@@ -226,12 +226,12 @@ func TestProgressTellsWhatIsBehindASlowHandler(t *testing.T) {
 	held := r.take(2)
 	held[1].Nack()
 	var p brokers.Progress
-	eventually(t, "one delivery was given back", 5*time.Second, func() bool {
+	eventually(t, "one delivery was given back and the rest waits behind both", 5*time.Second, func() bool {
 		all := b.Progress("c", "topic")
 		if len(all) == 1 {
 			p = all[0]
 		}
-		return p.Returned == 1
+		return p.Returned == 1 && p.Blocked == 2
 	})
 	if p.Topic != "topic" || p.Partition != 0 || p.InFlight != 1 || p.Waiting != 4 || p.Blocked != 2 || p.Paused {
 		t.Errorf("Progress is %+v, want 1 in flight, 4 waiting of 2 blocked keys", p)

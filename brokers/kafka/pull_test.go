@@ -44,25 +44,28 @@ func next(t *testing.T, p brokers.Pull) *message.Message {
 	}
 }
 
-// Ten deliveries are ready to be taken and two were, when the partition is taken away. Those in the queue would run here and at the next owner;
+// Ten deliveries are ready to be taken and three were, when the partition is taken away. Those in the queue would run here and at the next owner;
 // waiting for them, which nobody works on, would hold up the group.
 func TestRevokedDeliveriesLeaveTheQueue(t *testing.T) {
 	_, seeds := fake(t, kfake.SeedTopics(1, "topic"))
 	fill(t, seeds, "topic", 0, 10, key)
 	config := quick(seeds)
+	config.RevokeWait = 100 * time.Millisecond
 	config.Options = append(config.Options, kgo.Balancers(kgo.RangeBalancer()))
 	b := open(t, config)
 	p, _ := pullFrom(t, b, "topic", 16)
-	taken := []*message.Message{next(t, p), next(t, p)}
+	taken, late := []*message.Message{next(t, p), next(t, p)}, next(t, p)
 	eventually(t, "the rest is in the queue", 5*time.Second, func() bool {
 		s := b.Stats()
-		return len(s) == 1 && s[0].InFlight == 2 && s[0].Waiting == 8
+		return len(s) == 1 && s[0].InFlight == 3 && s[0].Waiting == 7
 	})
 	for _, m := range taken {
 		m.Ack()
 		at(m).Settled()
 	}
 	other := read(t, open(t, config), "topic", 16)
+	<-late.Context().Done()
+	late.Nack()
 	seen := make(map[int64]int)
 	for len(seen) < 8 {
 		var m *message.Message

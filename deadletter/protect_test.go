@@ -132,13 +132,15 @@ func TestEditedCopyIsAMessageOfItsOwn(t *testing.T) {
 			func(r *poison.Record) {
 				r.Metadata, r.Payload = map[string]string{"content-type": "application/cloudevents+json"}, structured("e-0")
 			},
-			deadletter.Edit{Payload: structured("e-0")[: len(structured("e-0"))-2 : len(structured("e-0"))-2], Metadata: map[string]string{"x": "1"}}, "", "",
+			deadletter.Edit{Payload: []byte(`{"id":"e-0",`), Metadata: map[string]string{"x": "1"}},
+			"", "",
 		},
 		"structured, repaired": {
 			func(r *poison.Record) {
 				r.Metadata, r.Payload = map[string]string{"content-type": "application/cloudevents+json"}, []byte(`{"id":"e-0"`)
 			},
-			deadletter.Edit{Payload: structured("e-0")}, "ce:/shop ", "",
+			deadletter.Edit{Payload: structured("e-0")},
+			"ce:/shop ", "",
 		},
 	} {
 		s := newStore(t, openSQLite(t, "").DeadLetters())

@@ -533,3 +533,28 @@ func TestReferencesAreResolvedFromTheBroker(t *testing.T) {
 		t.Errorf("without a reader: %+v, %v", report, err)
 	}
 }
+
+func TestKeepPurgesWhatIsDoneWithAndOld(t *testing.T) {
+	s := newStore(t, openSQLite(t, "").DeadLetters())
+	fill(t, s, 3)
+	if _, err := s.Add(t.Context(), record(7, func(r *poison.Record) { r.LastFailure = time.Now() })); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Discard(t.Context(), deadletter.Filter{IDs: []string{"dead-000", "dead-001", "dead-007"}}, deadletter.By{Actor: "ann", Reason: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Keep(ctx, 24*time.Hour, func(err error) { t.Error(err) }) }()
+	await(t, "what is old to be purged", func() bool { return states(t, s)[deadletter.Discarded] == 1 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Keep: %v", err)
+	}
+	if got := states(t, s); !maps.Equal(got, map[deadletter.State]int64{deadletter.New: 1, deadletter.Discarded: 1}) {
+		t.Errorf("states %v: what is new, and what is not old, stays", got)
+	}
+	if err := s.Keep(t.Context(), 0, nil); err == nil {
+		t.Error("a retention of 0: no error")
+	}
+}

@@ -85,11 +85,11 @@ func poll(ctx context.Context, client *kgo.Client) (kgo.Fetches, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	for _, e := range fetches.Errors() {
-		if errors.Is(e.Err, context.DeadlineExceeded) {
+	if failed := fetches.Errors(); len(failed) > 0 {
+		if errors.Is(failed[0].Err, context.DeadlineExceeded) {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("partition %d: %w", e.Partition, e.Err)
+		return nil, fmt.Errorf("partition %d: %w", failed[0].Partition, failed[0].Err)
 	}
 	return fetches, nil
 }
@@ -118,8 +118,9 @@ func (b *Broker) bounds(ctx context.Context, topic string, r brokers.Range) (fro
 	if err != nil {
 		return nil, nil, "", err
 	}
+	begin := starts
 	if !r.Since.IsZero() {
-		if starts, err = b.admin.ListOffsetsAfterMilli(ctx, r.Since.UnixMilli(), topic); err != nil {
+		if begin, err = b.admin.ListOffsetsAfterMilli(ctx, r.Since.UnixMilli(), topic); err != nil {
 			return nil, nil, "", err
 		}
 	}
@@ -133,18 +134,19 @@ func (b *Broker) bounds(ctx context.Context, topic string, r brokers.Range) (fro
 	}
 	from, to = map[int32]int64{}, map[int32]int64{}
 	for p, end := range ends[topic] {
-		first, ok := starts.Lookup(topic, p)
-		for _, e := range []kadm.ListedOffset{end, first} {
+		oldest, there := starts.Lookup(topic, p)
+		first, ok := begin.Lookup(topic, p)
+		for _, e := range []kadm.ListedOffset{end, oldest, first} {
 			if e.Err != nil {
 				return nil, nil, "", fmt.Errorf("partition %d: %w", p, e.Err)
 			}
 		}
-		if !ok || r.Partitions != nil && !slices.Contains(r.Partitions, p) {
+		if !ok || !there || r.Partitions != nil && !slices.Contains(r.Partitions, p) {
 			continue
 		}
 		from[p], to[p] = first.Offset, end.Offset
 		if offset, ok := r.From[p]; ok {
-			from[p] = offset
+			from[p] = max(offset, oldest.Offset) // what is older is gone
 		}
 		if offset, ok := r.To[p]; ok {
 			to[p] = min(offset, end.Offset)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -146,7 +145,7 @@ func (d *database) inboxStat(ctx context.Context, consumer string) (list []claim
 	if err != nil {
 		return nil, fmt.Errorf("read the inbox: %w", err)
 	}
-	defer closing(rows, &err)
+	defer rows.Close() //nolint:errcheck // Err tells
 	for rows.Next() {
 		var c claims
 		var oldest, newest int64
@@ -169,7 +168,7 @@ func (d *database) claimed(ctx context.Context, consumer string, ids []string) (
 	if err != nil {
 		return nil, fmt.Errorf("read the inbox: %w", err)
 	}
-	defer closing(rows, &err)
+	defer rows.Close() //nolint:errcheck // Err tells
 	for rows.Next() {
 		var id string
 		if err := rows.Scan(&id); err != nil {
@@ -187,7 +186,7 @@ func (d *database) forget(ctx context.Context, consumer string, ids []string) (i
 		return 0, fmt.Errorf("forget messages: %w", err)
 	}
 	n, err := result.RowsAffected()
-	return n, errors.Join(err)
+	return n, err
 }
 
 func oneOf(consumer string, ids []string) (string, []any) {

@@ -200,7 +200,7 @@ func kafkaRetention(ctx context.Context, c kafka.Config, topic string) (time.Dur
 		if entry.Key == "retention.ms" {
 			ms, err := strconv.ParseInt(entry.MaybeValue(), 10, 64)
 			if err != nil || ms < 0 {
-				return 0, nil //nolint:nilerr // -1: for ever
+				return 0, nil // -1: for ever
 			}
 			return time.Duration(min(ms, int64(1<<63-1)/int64(time.Millisecond))) * time.Millisecond, nil
 		}

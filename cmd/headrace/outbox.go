@@ -65,7 +65,7 @@ func (a *app) outboxLs() *cobra.Command {
 			r := &rows[i]
 			return []string{
 				fmt.Sprint(r.ID), r.Topic, printable(r.Key), timeText(r.DiedAt), strconv.FormatBool(r.Blocks),
-				r.ErrorType + ": " + oneLine(r.Error, 60),
+				r.ErrorType + ": " + oneLine(r.Error),
 			}
 		})
 	}

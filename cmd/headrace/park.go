@@ -89,7 +89,7 @@ func (a *app) showKeys(keys []parking.Key) error {
 		k := &keys[i]
 		return []string{
 			k.Name, string(k.State), fmt.Sprint(k.Messages), timeText(k.ParkedAt), fmt.Sprint(k.Failures),
-			k.LastErrorType + ": " + oneLine(k.LastError, 60),
+			k.LastErrorType + ": " + oneLine(k.LastError),
 		}
 	})
 }
@@ -112,7 +112,7 @@ func (a *app) showMessages(messages []parking.Message) error {
 	}
 	return a.table("SEQ\tMESSAGE ID\tPARKED\tDEAD LETTER\tERROR", len(messages), func(i int) []string {
 		m := &messages[i]
-		return []string{fmt.Sprint(m.Seq), m.ID, timeText(m.ParkedAt), first(m.Record.ID, "-"), first(oneLine(m.Record.Error, 60), "-")}
+		return []string{fmt.Sprint(m.Seq), m.ID, timeText(m.ParkedAt), first(m.Record.ID, "-"), first(oneLine(m.Record.Error), "-")}
 	})
 }
 

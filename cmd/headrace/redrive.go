@@ -118,16 +118,17 @@ all does not do so again.
 		}
 		report, err := redriver.Run(ctx, filter)
 		bar.end()
-		return errors.Join(a.showReport(report), err, outcome(report, err))
+		if err == nil {
+			err = outcome(report)
+		}
+		return errors.Join(a.showReport(report), err)
 	}
 	return cmd
 }
 
 // outcome is the exit code of a run that went to its end.
-func outcome(r deadletter.RedriveReport, err error) error {
+func outcome(r deadletter.RedriveReport) error {
 	switch {
-	case err != nil:
-		return nil
 	case len(r.Unsent) > 0:
 		return exit(exitPartly, "%s could not be sent", plural(len(r.Unsent), "dead letter"))
 	case r.Busy > 0:

@@ -99,7 +99,7 @@ func (a *app) showLetters(letters []deadletter.Letter) error {
 		l := &letters[i]
 		return []string{
 			l.ID, string(l.State), timeText(l.FailedAt()), l.Consumer, l.Type, printable(string(l.Key)), fmt.Sprint(l.Deaths),
-			l.ErrorType + ": " + oneLine(l.Error, 60),
+			l.ErrorType + ": " + oneLine(l.Error),
 		}
 	})
 }
@@ -132,7 +132,7 @@ func (a *app) showGroups(groups []deadletter.Group) error {
 		g := &groups[i]
 		return []string{
 			g.Fingerprint, fmt.Sprint(g.Count), fmt.Sprint(g.New), timeText(g.Last), g.Consumer, g.Type,
-			g.ErrorType + ": " + oneLine(g.Error, 60),
+			g.ErrorType + ": " + oneLine(g.Error),
 		}
 	})
 }
@@ -281,7 +281,8 @@ func timeText(t time.Time) string {
 }
 
 // oneLine is the beginning of a text, without what would break a table.
-func oneLine(s string, limit int) string {
+func oneLine(s string) string {
+	const limit = 60
 	s = strings.Join(strings.Fields(s), " ")
 	if runes := []rune(s); len(runes) > limit {
 		return string(runes[:limit-3]) + "..."

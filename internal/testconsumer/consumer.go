@@ -101,7 +101,7 @@ func (c *Consumer) Effects(t testing.TB) map[string]int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close()
+	defer rows.Close() //nolint:errcheck // Err tells
 	got := map[string]int{}
 	for rows.Next() {
 		var id string

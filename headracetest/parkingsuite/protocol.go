@@ -18,6 +18,7 @@ import (
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/flight"
 	"github.com/headrace-go/headrace/parking"
+	"github.com/headrace-go/headrace/poison"
 )
 
 // A message of an account failed, was dead-lettered, and those after it changed the account without it.
@@ -227,9 +228,27 @@ func (b *bench[Tx]) zombieDrainer() {
 	held.Ack()
 	b.wantHistory("a1", "a2")
 	b.wantParked("a", "a3")
-	if k := b.keys(b.consumer)[0]; k.Failures != 1 {
+	// Its message failed before that, and it only now comes to say so.
+	gone := parking.Message{Consumer: b.consumer, Key: "a", Seq: 1, ID: "uuid:orders a1"}
+	gone.Record.Version = poison.Version
+	if there, err := b.ledger.Fail(b.ctx, gone); there || err != nil {
+		b.Errorf("Fail of a message that is gone: %t, %v; want false", there, err)
+	}
+	if k := b.keys(b.consumer)[0]; k.Failures != 1 || k.LastError != errBroken.Error() {
 		b.Errorf("the zombie changed the key: %+v", k)
 	}
+	// And its message is gone from a key that is released again.
+	b.release("a")
+	if _, err := b.Store.Once(b.ctx, inbox.Claim{Consumer: b.consumer, ID: "zombie"}, func(ctx context.Context, tx Tx) error {
+		taken, err := b.ledger.Take(ctx, inbox.BaseTx(ctx, b.Store, tx), gone)
+		if taken {
+			b.Error("a message that is gone was taken")
+		}
+		return errors.Join(err, errBroken)
+	}); !errors.Is(err, errBroken) {
+		b.Error(err)
+	}
+	b.wantParked("a", "a3")
 }
 
 // A consumer lost its partition while it handled a message. The new owner parked it; the old one's failure, or

@@ -262,7 +262,12 @@ func (b *books) writeBatch(batch []*entry) error {
 		return err
 	case clears:
 		return b.store.Clear(ctx, b.run, first.key)
+	default: // begins and dones
+		return b.writeStarts(ctx, batch)
 	}
+}
+
+func (b *books) writeStarts(ctx context.Context, batch []*entry) error {
 	var removed, begun []Key
 	for _, e := range batch {
 		if e.kind == begin {

@@ -252,12 +252,17 @@ func kill(how string) {
 		go panic("nobody recovers this")
 	case "stack":
 		debug.SetMaxStack(8 << 20) // not the machine's memory
-		overflow(0)
+		fmt.Println(overflow(0))
 	}
 	select {}
 }
 
-func overflow(n int) int { return overflow(n+1) + 1 }
+func overflow(n int) int {
+	if n < 0 {
+		return n
+	}
+	return overflow(n+1) + 1
+}
 
 // note appends text to a file and returns how long it is then.
 func note(dir, name, text string) (int, error) {

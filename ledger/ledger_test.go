@@ -35,6 +35,7 @@ type mortal struct {
 	ledger.Store
 	dead, away, hang atomic.Bool
 	records, alone   atomic.Int64
+	slow             time.Duration // of a commit
 }
 
 func (m *mortal) up(ctx context.Context) error {
@@ -89,6 +90,7 @@ func (m *mortal) Record(ctx context.Context, r ledger.Run, done, begun []ledger.
 	if err := m.up(ctx); err != nil {
 		return nil, err
 	}
+	time.Sleep(m.slow)
 	m.records.Add(1)
 	return m.Store.Record(ctx, r, done, begun)
 }
@@ -268,6 +270,7 @@ func TestStartsAreCommittedBeforeTheyBegin(t *testing.T) {
 		begin(t, store, nil).die()
 		l := begin(t, store, nil)
 		l.wantState("recording")
+		l.store.slow = time.Millisecond
 		const n = 1000
 		for i := range n {
 			l.goes(fmt.Sprintf("%04d", i), func(ctx context.Context) error {
@@ -277,11 +280,12 @@ func TestStartsAreCommittedBeforeTheyBegin(t *testing.T) {
 				return hold(ctx)
 			})
 		}
+		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := l.Stats(); got.Recorded != n {
 			t.Errorf("got %+v, want %d recorded, all at once", got, n)
 		}
-		if got := l.store.records.Load(); got > n/10 {
+		if got := l.store.records.Load(); got > n/100 {
 			t.Errorf("got %d transactions for %d starts: want many in one", got, n)
 		}
 		l.die()
@@ -525,8 +529,8 @@ func TestStoreThatIsAwayStopsNothing(t *testing.T) {
 			l.must(fmt.Sprint("b", i))
 		}
 		l.wantState("off")
-		if got := l.Stats(); !strings.Contains(got.Reason, errAway.Error()) || got.Unrecorded == 0 {
-			t.Errorf("got %+v, want the reason, and what was not recorded", got)
+		if got := l.Stats(); !strings.Contains(got.Reason, errAway.Error()) {
+			t.Errorf("got %+v, want the reason", got)
 		}
 		l.must("s")
 		time.Sleep(10 * time.Minute)
@@ -723,8 +727,8 @@ func TestReplicaHearsOfADeath(t *testing.T) {
 		alone := b.goes("m", succeed)
 		synctest.Wait()
 		select {
-		case <-alone:
-			t.Error("the suspect did not wait for the attempt that began before the death was known")
+		case err := <-alone:
+			t.Error(err, "the suspect did not wait for the attempt that began before the death was known")
 		default:
 		}
 		if err := errors.Join(<-inFlight, <-alone); err != nil {

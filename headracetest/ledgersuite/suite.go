@@ -396,8 +396,14 @@ func testMisses(t *testing.T, s subject) {
 
 func testNames(t *testing.T, s subject) {
 	odd := []ledger.Key{
-		{Consumer: "A", ID: "x"}, {Consumer: "a", ID: "x"}, {Consumer: "a", ID: "x "}, {Consumer: "a ", ID: "x"},
-		{Consumer: "a", ID: "X"}, {Consumer: "ä☃", ID: `'"\?$1`}, {Consumer: "a", ID: strings.Repeat("y", 255)}, {Consumer: strings.Repeat("z", 255), ID: "\n"},
+		{Consumer: "A", ID: "x"},
+		{Consumer: "a", ID: "x"},
+		{Consumer: "a", ID: "x "},
+		{Consumer: "a ", ID: "x"},
+		{Consumer: "a", ID: "X"},
+		{Consumer: "ä☃", ID: `'"\?$1`},
+		{Consumer: "a", ID: strings.Repeat("y", 255)},
+		{Consumer: strings.Repeat("z", 255), ID: "\n"},
 	}
 	slices.SortFunc(odd, func(a, b ledger.Key) int { return strings.Compare(a.Consumer+"\x00"+a.ID, b.Consumer+"\x00"+b.ID) })
 	s.begin(s.run("a"))

@@ -48,6 +48,7 @@ func (s *turns) Begin(ctx context.Context, r ledger.Run, t ledger.Terms) (ledger
 func (s *turns) Beat(ctx context.Context, r ledger.Run, t ledger.Terms) (ledger.Standing, error) {
 	return s.one().Beat(ctx, r, t)
 }
+
 func (s *turns) Stopping(ctx context.Context, r ledger.Run) error { return s.one().Stopping(ctx, r) }
 func (s *turns) End(ctx context.Context, r ledger.Run) error      { return s.one().End(ctx, r) }
 func (s *turns) Record(ctx context.Context, r ledger.Run, done, begun []ledger.Key) ([]ledger.Suspect, error) {

@@ -5,7 +5,7 @@ GO ?= go
 GOLANGCI ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-.PHONY: help test check lint tidy bench bench-kafka bench-sql vuln servers stop
+.PHONY: help test check lint tidy test-cluster bench bench-kafka bench-sql vuln servers stop
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -35,6 +35,11 @@ bench-kafka: ## Kafka: a raw loop, stock watermill-kafka and Headrace (90 s, tab
 bench-sql: ## Postgres: inbox, growth and outbox beside hand-written loops (15 min, most of it 20 million claims); PART=inbox, growth or relay alone; JSON=1
 	@eval "$$(integration/servers env postgres kafka)" && for part in $(or $(PART),inbox growth relay); do \
 		$(GO) run ./integration/bench/sql $$part $(if $(JSON),-json) || exit 1; done
+
+test-cluster: ## restart each of three Kafka brokers in turn under load (2 GB, minutes; CI does not)
+	integration/servers start kafka3a kafka3b kafka3c
+	eval "$$(integration/servers env kafka3a)" && $(GO) test -race -count=1 -run OnCluster ./brokers/kafka; \
+		rc=$$?; integration/servers stop kafka3a kafka3b kafka3c; exit $$rc
 
 servers: ## install (as root, once) and start the real servers of the tests
 	integration/servers install

@@ -19,13 +19,19 @@ func TestFirstSuccessDoesNotAllocate(t *testing.T) {
 		msg.Metadata.Set(fmt.Sprint("key", i), "value")
 	}
 	flight.Ensure(msg)
-	h := mustRetry(t, middleware.RetryConfig{})(func(*message.Message) ([]*message.Message, error) { return nil, nil })
-	got := testing.AllocsPerRun(1000, func() {
-		if _, err := h(msg); err != nil {
-			t.Fatal(err)
+	breaker, err := middleware.NewBreaker(middleware.BreakerConfig{}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, config := range map[string]middleware.RetryConfig{"alone": {}, "with a breaker": {Breaker: breaker}} {
+		h := mustRetry(t, config)(func(*message.Message) ([]*message.Message, error) { return nil, nil })
+		got := testing.AllocsPerRun(1000, func() {
+			if _, err := h(msg); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got != 0 {
+			t.Errorf("%s: %v allocations, want 0", name, got)
 		}
-	})
-	if got != 0 {
-		t.Errorf("%v allocations, want 0", got)
 	}
 }

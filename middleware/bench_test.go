@@ -22,6 +22,20 @@ func BenchmarkFirstSuccess(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	breaker, err := middleware.NewBreaker(middleware.BreakerConfig{}, nil, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	guarded, err := middleware.Retry(middleware.RetryConfig{ReadOnly: true, Breaker: breaker})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, id := range []string{"1", "2"} { // from the second key on a success changes nothing
+		done := guarded(func(*message.Message) ([]*message.Message, error) { return nil, nil })
+		if _, err := done(newMessage(b.Context(), id)); err != nil {
+			b.Fatal(err)
+		}
+	}
 	correlation := middleware.Correlation(middleware.CorrelationConfig{Source: "/billing", Consumer: "billing.orders"})
 	timeout := middleware.Timeout(time.Minute)
 	stockRetry := stock.Retry{MaxRetries: 4, InitialInterval: 100 * time.Millisecond, MaxInterval: 30 * time.Second, Multiplier: 2, RandomizationFactor: 0.5}
@@ -33,6 +47,7 @@ func BenchmarkFirstSuccess(b *testing.B) {
 		{"headrace/none", nil},
 		{"headrace/Retry", []message.HandlerMiddleware{retry}},
 		{"headrace/RetryReadOnly", []message.HandlerMiddleware{readOnly}},
+		{"headrace/RetryReadOnlyBreaker", []message.HandlerMiddleware{guarded}},
 		{"headrace/Recover", []message.HandlerMiddleware{middleware.Recover()}},
 		{"headrace/Timeout", []message.HandlerMiddleware{timeout}},
 		{"headrace/Correlation", []message.HandlerMiddleware{correlation}},

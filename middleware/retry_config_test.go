@@ -36,6 +36,7 @@ func TestRetryConfigIsChecked(t *testing.T) {
 		{middleware.RetryConfig{Jitter: math.NaN()}, "Jitter is NaN"},
 		{middleware.RetryConfig{MaxRetryAfter: -time.Second}, "MaxRetryAfter is -1s"},
 		{middleware.RetryConfig{MaxElapsed: -time.Second}, "MaxElapsed is -1s"},
+		{middleware.RetryConfig{MaxHold: -time.Second}, "MaxHold is -1s"},
 	}
 	for _, test := range tests {
 		mw, err := middleware.Retry(test.config)

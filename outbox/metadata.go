@@ -12,11 +12,47 @@ func EncodeMetadata(metadata map[string]string) (string, error) {
 	if len(metadata) == 0 {
 		return "{}", nil
 	}
+	if text, ok := encodePlain(metadata); ok {
+		return text, nil
+	}
 	text, err := json.Marshal(metadata)
 	if err != nil {
 		return "", fmt.Errorf("outbox: encode metadata: %w", err)
 	}
 	return string(text), nil
+}
+
+// encodePlain encodes strings of printable ASCII without characters to escape, which nearly all are.
+func encodePlain(metadata map[string]string) (string, bool) {
+	size := 1
+	for k, v := range metadata {
+		if !plain(k) || !plain(v) {
+			return "", false
+		}
+		size += len(k) + len(v) + len(`"":"",`)
+	}
+	text := make([]byte, 1, size)
+	text[0] = '{'
+	for k, v := range metadata {
+		if len(text) > 1 {
+			text = append(text, ',')
+		}
+		text = append(text, '"')
+		text = append(text, k...)
+		text = append(text, `":"`...)
+		text = append(text, v...)
+		text = append(text, '"')
+	}
+	return string(append(text, '}')), true
+}
+
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // DecodeMetadata is the inverse of [EncodeMetadata]. The result is never nil, and keeps nothing of text.

@@ -196,7 +196,7 @@ func (s *Signal) listen(ctx context.Context, conn *pgx.Conn, well, heard func())
 				heard()
 			}
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // err only says that ctx has ended
 		case silent && !conn.IsClosed():
 			if err := s.exec(ctx, conn, "SELECT 1"); err != nil {
 				return err

@@ -273,7 +273,7 @@ func TestO2LateCommitsBehindTheMarkKeepTheOrder(t *testing.T) {
 	for k := range keys {
 		writers.Go(func() {
 			key := fmt.Sprintf("k%02d", k)
-			for i := 0; i < txs; i++ {
+			for i := range txs {
 				tx, err := store.Pool().Begin(ctx)
 				if err != nil {
 					t.Error(err)

@@ -344,7 +344,9 @@ func (d *database) latencies(ctx context.Context, o relayOptions, load int, hint
 		go func() { ended <- here.Run(running, func() {}) }()
 		defer func() {
 			stop()
-			_ = <-ended // it runs once
+			if err := <-ended; err != nil {
+				panic(err) // it runs twice: a mistake of this program
+			}
 		}()
 		wake = here.Wake
 	}

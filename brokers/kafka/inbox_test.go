@@ -32,6 +32,7 @@ import (
 // Members join, leave, and are cut off and live on as zombies, and handlers fail. Everything that was not committed to Kafka in time is
 // delivered again, to others and at the same moment. With an inbox each message has one effect, in the order of its key.
 func TestStormOfKillsWithAnInboxHasEachEffectOnce(t *testing.T) {
+	t.Parallel()
 	_, seeds := fake(t)
 	store, err := sqlite.Open(filepath.Join(t.TempDir(), "effects.db"))
 	if err != nil {
@@ -69,6 +70,7 @@ func TestStormOfKillsWithAnInboxHasEachEffectOnce(t *testing.T) {
 }
 
 func TestStormOfKillsWithAnInboxHasEachEffectOnceOnKafkaAndPostgres(t *testing.T) {
+	t.Parallel()
 	seeds, url := real(t), testserver.Postgres(t)
 	own := fmt.Sprintf("storm_%d", time.Now().UnixNano())
 	config, err := pgxpool.ParseConfig(url)

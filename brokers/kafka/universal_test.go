@@ -16,13 +16,17 @@ import (
 )
 
 // Watermill's own suite. With one un-acked delivery the broker keeps the order that the suite calls guaranteed; with a
-// window, which the suite knows nothing of, it delivers ahead of the acks.
+// window, which the suite knows nothing of, it delivers ahead of the acks. It waits for most of its time, and so runs beside others.
 func TestUniversal(t *testing.T) {
+	t.Parallel()
 	_, seeds := fake(t)
 	universal(t, seeds)
 }
 
-func TestUniversalOnKafka(t *testing.T) { universal(t, real(t)) }
+func TestUniversalOnKafka(t *testing.T) {
+	t.Parallel()
+	universal(t, real(t))
+}
 
 func universal(t *testing.T, seeds []string) {
 	for _, tt := range []struct {
@@ -67,11 +71,15 @@ func universal(t *testing.T, seeds []string) {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	_, seeds := fake(t)
 	conformance(t, seeds)
 }
 
-func TestConformanceOnKafka(t *testing.T) { conformance(t, real(t)) }
+func TestConformanceOnKafka(t *testing.T) {
+	t.Parallel()
+	conformance(t, real(t))
+}
 
 func conformance(t *testing.T, seeds []string) {
 	brokersuite.Run(t, brokersuite.Suite{

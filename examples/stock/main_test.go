@@ -1,17 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/headrace-go/headrace/brokers/kafka"
 	"github.com/headrace-go/headrace/event"
+	"github.com/headrace-go/headrace/poison"
 )
 
 // Headrace's own adapter publishes; the stock one consumes, fails once, and stops cleanly.
@@ -58,6 +62,70 @@ func TestStockAdapterConsumesWhatOursPublished(t *testing.T) {
 		}
 	case <-time.After(time.Minute):
 		t.Error("run did not return within a minute")
+	}
+}
+
+// A record that cannot be decoded ends the session of a stock adapter whose unmarshaler tries to, for ever: its partition is stuck. Here the
+// bytes arrive as they are, go to the dead letters, and the next one of the key is handled.
+func TestUndecodableRecordIsDeadLetteredAndTheKeyGoesOn(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "orders.DLT"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	seeds := cluster.ListenAddrs()
+	t.Setenv("KAFKA", strings.Join(seeds, ","))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(seeds...), kgo.ConsumeTopics("orders.DLT"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	garbage := []byte("\xff{\x00not json")
+	bad := &kgo.Record{Topic: "orders", Key: []byte("customer-1"), Value: garbage, Headers: []kgo.RecordHeader{
+		{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte("bad")},
+		{Key: "ce_source", Value: []byte("/shop")}, {Key: "ce_type", Value: []byte("order.placed")},
+	}}
+	if err := cl.ProduceSync(t.Context(), bad).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, seeds, "good")
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	got, ended := make(chan string, 1), make(chan error, 1)
+	go func() {
+		ended <- run(ctx, func(_ context.Context, e OrderPlaced) error { got <- e.OrderID; return nil })
+	}()
+	select {
+	case id := <-got:
+		if id != "good" {
+			t.Errorf("order %q was handled, want good", id)
+		}
+	case err := <-ended:
+		t.Fatalf("run ended early: %v", err)
+	case <-time.After(time.Minute):
+		t.Fatal("waited a minute for the order behind the garbage")
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Errorf("run returned %v, want nil", err)
+	}
+	wait, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	fetches := cl.PollFetches(wait)
+	if err := fetches.Err(); err != nil {
+		t.Fatal(err)
+	}
+	dead := fetches.Records()
+	if len(dead) != 1 {
+		t.Fatalf("%d dead letters, want 1", len(dead))
+	}
+	if !bytes.Equal(dead[0].Value, garbage) {
+		t.Errorf("the dead letter's value is %q, want %q", dead[0].Value, garbage)
+	}
+	isKey := func(h kgo.RecordHeader) bool { return h.Key == poison.MetaKey && string(h.Value) == "customer-1" }
+	if !slices.ContainsFunc(dead[0].Headers, isKey) {
+		t.Errorf("the dead letter's headers are %q, want %s with customer-1", dead[0].Headers, poison.MetaKey)
 	}
 }
 

@@ -91,9 +91,7 @@ func TestO9ForeignTransactionHoldsNothing(t *testing.T) {
 // O7: a process loses its bucket and does not know it yet. Its ack must not delete what another one is delivering.
 func TestO7AckWithALostLeaseDeletesNothing(t *testing.T) {
 	e := newEnv(t)
-	config := e.config()
-	config.LeaseTTL = time.Minute // nobody renews meanwhile, so nobody notices
-	b := open(t, config)
+	b := open(t, e.config())
 	_, in := subscribe(t, b, "c", "orders", 8)
 	publishIDs(t, b, "orders", "1", "2")
 	first, second := next(t, in), next(t, in)
@@ -120,7 +118,9 @@ func TestChild(t *testing.T) {
 		t.Skip("it is the other process of tests")
 	}
 	schema := os.Getenv("HEADRACE_TEST_SCHEMA")
-	b := open(t, fast(postgres.Config{Pool: newPool(t, url), Schema: schema}))
+	config := fast(postgres.Config{Pool: newPool(t, url), Schema: schema})
+	config.LeaseTTL = short
+	b := open(t, config)
 	sub, err := b.Subscriber(brokers.Subscription{Consumer: "c", Topic: "orders", Window: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -267,6 +267,7 @@ func TestO7UnreachableDatabaseFencesByTheClock(t *testing.T) {
 	config := e.config()
 	config.Pool = newPool(t, testserver.Postgres(t), n.join)
 	config.CloseTimeout = time.Second
+	config.LeaseTTL = short
 	b := open(t, config)
 	publishIDs(t, b, "orders", "1", "2")
 	_, in := subscribe(t, b, "c", "orders", 1)
@@ -383,7 +384,6 @@ func TestO3OrderHoldsWhileMembersComeAndGo(t *testing.T) {
 	const keys, each = 40, 30
 	e := newEnv(t)
 	config := e.config()
-	config.LeaseTTL = 5 * time.Second
 	first, second := open(t, config), open(t, config)
 	k := newBooks()
 	wait := produce(t, first, keys, each)
@@ -438,7 +438,6 @@ func TestServerRestartUnderLoad(t *testing.T) {
 	pool := newPool(t, server.url())
 	e := &env{t, pool, newSchema(t, pool)}
 	config := e.config()
-	config.LeaseTTL = 5 * time.Second
 	b := open(t, config)
 	k := newBooks()
 	_, in := subscribe(t, b, "c", "orders", 16)
@@ -474,7 +473,6 @@ func TestKilledConnectionsLoseNothing(t *testing.T) {
 	const keys, each = 20, 40
 	e := newEnv(t)
 	config := e.config()
-	config.LeaseTTL = 5 * time.Second
 	b := open(t, config)
 	k := newBooks()
 	_, in := subscribe(t, b, "c", "orders", 16)

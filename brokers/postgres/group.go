@@ -74,6 +74,10 @@ func (b *Broker) register(ctx context.Context, topic string, consumers []string)
 		return false, err
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it says nothing after a commit
+	// One registration at a time: two of one consumer must not both adopt, or one of them insert beside.
+	if _, err := tx.Exec(ctx, b.sql.lockTopic, topic); err != nil {
+		return false, err
+	}
 	if len(missing) > 1 {
 		base, err := b.find(ctx, tx, topic, "")
 		if err != nil {
@@ -119,6 +123,9 @@ func (b *Broker) register(ctx context.Context, topic string, consumers []string)
 // add inserts a consumer or gives it the rows that nobody has yet. id is 0 if it is there already.
 func (b *Broker) add(ctx context.Context, tx pgx.Tx, topic, consumer string) (id int64, adopted bool, err error) {
 	for {
+		if g, err := b.find(ctx, tx, topic, consumer); err != nil || g.id != 0 {
+			return 0, false, err
+		}
 		err = tx.QueryRow(ctx, b.sql.adopt, topic, consumer).Scan(&id)
 		if err == nil || !errors.Is(err, pgx.ErrNoRows) {
 			return id, true, err
@@ -127,10 +134,7 @@ func (b *Broker) add(ctx context.Context, tx pgx.Tx, topic, consumer string) (id
 		if err == nil || !errors.Is(err, pgx.ErrNoRows) {
 			return id, false, err
 		}
-		// Somebody inserted this consumer, or the topic's base, at the same moment.
-		if g, err := b.find(ctx, tx, topic, consumer); err != nil || g.id != 0 {
-			return 0, false, err
-		}
+		// A publisher inserted the topic at the same moment: it is there to be adopted now.
 	}
 }
 

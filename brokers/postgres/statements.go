@@ -12,7 +12,7 @@ type statements struct {
 	promote                           string
 
 	find, adopt, register, addLeases  string
-	lockGroups, copyBase              string
+	lockTopic, lockGroups, copyBase   string
 	unregister, forgetGroup, someRows string
 	join, beat, take, letGo, leave    string
 	remove, count                     string
@@ -59,9 +59,12 @@ INSERT INTO {message} (group_id, bucket, msg_key, uuid, metadata, payload, creat
 SELECT g.id, d.bucket, d.msg_key, d.uuid, d.metadata, d.payload, d.created_at
 FROM due d, {group} g WHERE g.topic = $1 ORDER BY d.available_at, d.id, g.id`),
 
-		find:      text(`SELECT id, (extract(epoch FROM created_at) * 1000000)::bigint FROM {group} WHERE topic = $1 AND consumer = $2`),
-		adopt:     text(`UPDATE {group} SET consumer = $2 WHERE topic = $1 AND consumer = '' RETURNING id`),
-		register:  text(`INSERT INTO {group} (topic, consumer, base) SELECT $1, $2, NOT EXISTS (SELECT FROM {group} WHERE topic = $1 AND base) ON CONFLICT DO NOTHING RETURNING id`),
+		find:  text(`SELECT id, (extract(epoch FROM created_at) * 1000000)::bigint FROM {group} WHERE topic = $1 AND consumer = $2`),
+		adopt: text(`UPDATE {group} SET consumer = $2 WHERE topic = $1 AND consumer = '' RETURNING id`),
+		// It conflicts with the base that nobody has yet, even if that was inserted a moment ago: then it is adopted.
+		register: text(`INSERT INTO {group} (topic, consumer, base)
+SELECT $1, $2, NOT EXISTS (SELECT FROM {group} WHERE topic = $1 AND base AND consumer <> '') ON CONFLICT DO NOTHING RETURNING id`),
+		lockTopic: text(`SELECT pg_advisory_xact_lock(hashtextextended('{group} ' || $1::text, 0))`),
 		addLeases: text(`INSERT INTO {lease} (group_id, bucket) SELECT $1, b FROM generate_series(0, $2::integer - 1) b ON CONFLICT DO NOTHING`),
 
 		lockGroups: text(`LOCK TABLE {group} IN ACCESS EXCLUSIVE MODE`),

@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/brokers"
-	"github.com/headrace-go/headrace/brokers/postgres"
 	"github.com/headrace-go/headrace/headracetest/brokersuite"
 )
 
@@ -22,7 +21,11 @@ func TestConformance(t *testing.T) {
 			e.table("message")+" m WHERE m.group_id = g.id), 'key', $2, $3 FROM "+e.table("group")+" g WHERE topic = $1", topic, metadata, payload)
 	}
 	brokersuite.Run(t, brokersuite.Suite{
-		New: func(tb testing.TB) brokers.Broker { return open(tb, e.config()) },
+		New: func(tb testing.TB) brokers.Broker {
+			config := e.config()
+			config.LeaseTTL = short
+			return open(tb, config)
+		},
 		PublishForeign: func(tb testing.TB, _ brokers.Broker, topic string, payload []byte) {
 			insert(tb, topic, "{}", payload)
 		},
@@ -45,7 +48,6 @@ func TestUniversal(t *testing.T) {
 			// It publishes some 40,000 messages one by one and does not crash the server: the commits need no disk.
 			e := newEnv(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = "off" })
 			config := e.config()
-			config.LeaseTTL = postgres.DefaultLeaseTTL // hundreds of subscriptions share the pool
 			if tt.ordered {
 				config.Key = func(*message.Message) []byte { return []byte("one") }
 			}

@@ -197,10 +197,7 @@ func (in *Intake) finish(d *delivery, goOn bool) (successor *delivery) {
 		successor = in.successor(d.sub)
 	}
 	in.dispatch()
-	pull := d.sub.pull != nil && in.lanes.room(&d.sub.source)
-	if pull {
-		d.sub.blocked = false // we look ourselves
-	}
+	pull := d.sub.pull != nil && d.sub.hasRoom() // if not, whoever makes room will look
 	d.sub.changed()
 	dropped := in.takeDropped()
 	in.mu.Unlock()

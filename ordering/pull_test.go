@@ -1,6 +1,14 @@
 package ordering_test
 
-import "testing"
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/ordering"
+)
 
 // An adapter that is pulled from must see the intake do what one with a channel sees: whoever takes the messages, their order, the window, a
 // pause, a drain and what is given back are the same.
@@ -41,4 +49,27 @@ func TestPulled(t *testing.T) {
 	} {
 		t.Run(name, test)
 	}
+}
+
+// An ack makes room in the adapter for a message, of which it tells nobody, since whoever acks takes the next one. But the intake was paused
+// meanwhile: it must ask when the pause is over, or the message waits for the next one to come.
+func TestPulledMessageIsTakenAfterAPause(t *testing.T) {
+	pulling = true
+	defer func() { pulling = false }()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, ordering.Config{Window: 4})
+		second := &sent{topic: "orders", key: "k", id: "2", partition: -1, msg: message.NewMessage("2", nil)}
+		r.onSettled = sync.OnceFunc(func() { r.queue("orders") <- second })
+		r.push("orders", "k", "1")
+		r.subscribe("orders")
+		r.wantEvents("+1")
+		r.intake.Pause("test")
+		r.finish(nil, "1")
+		r.wantEvents("-1")
+		r.intake.Resume("test")
+		r.wantEvents("+2")
+		r.finish(nil, "2")
+		wantSettled(t, "acked", second)
+		r.close()
+	})
 }

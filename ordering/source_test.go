@@ -24,6 +24,7 @@ type source struct {
 	bare      bool  // no Delivery in the context at all
 	partition int32 // partition of what is pushed
 	onRelease func()
+	onSettled func()
 
 	mu     sync.Mutex
 	topics map[string]chan *sent
@@ -146,7 +147,7 @@ func (s *source) prepare(ctx context.Context, d *sent) {
 			if s.onRelease != nil {
 				s.onRelease()
 			}
-		}}
+		}, Settled: s.onSettled}
 		if !s.unkeyed {
 			delivery.Key = []byte(d.key)
 		}

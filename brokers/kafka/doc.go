@@ -10,6 +10,9 @@
 // stalls its own partition at most. Half of the window is divided over the partitions that a subscription
 // owns and kept for each; the other half goes to whoever asks first.
 //
+// The runtime takes messages by calls (brokers.Puller) and tells of what it has settled: the goroutine that has handled one message
+// goes on with the next, and no other takes part. A stock router reads a channel, and its acks are found by looking.
+//
 // A delivery that is nacked or released comes again to the same subscription after a pause. Nothing of its key
 // is handed over meanwhile, but what was handed over before may overtake it.
 //

@@ -64,6 +64,9 @@ func (s schedule) run(t *testing.T) string {
 		mine := make([]int, s.messages) // of each message its own goroutine's
 		for i := range left {
 			results[i] = l.goes(fmt.Sprint(i), func(ctx context.Context) error {
+				if l.store.dead.Load() {
+					return errDead // the process was gone before
+				}
 				mine[i]++
 				select {
 				case <-time.After(time.Duration(s.takes[i]) * time.Millisecond):

@@ -165,7 +165,7 @@ func (c *collector[Tx, V]) once(ctx context.Context, f *flight.Flight, claim Cla
 func (m *member[Tx, V]) takeTurn(s signal[Tx]) {
 	err := errEnded
 	defer func() {
-		_ = recover() //nolint:errcheck // see above
+		_ = recover()
 		m.done <- err
 	}()
 	if s.whole {
@@ -377,7 +377,7 @@ func (w *worker[Tx, V]) single(m *member[Tx, V]) {
 		return
 	}
 	m.signal <- signal[Tx]{what: runAndTell}
-	<-m.done
+	_ = <-m.done // that it has ended; how, its own caller is told
 	w.free(m)
 }
 

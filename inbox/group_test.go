@@ -182,7 +182,7 @@ func TestI7FailureRollsBackTheGroupAndEachRunsAlone(t *testing.T) {
 						t.Errorf("the failed message: %t, %v; want its own error", o.done, o.err)
 					}
 				case "panic":
-					if panicked != errBad || runs["bad"] != 2 { //nolint:errorlint // a panic's value
+					if panicked != errBad || runs["bad"] != 2 {
 						t.Errorf("panic %v after %d runs; want the handler's own, out of its second run, alone", panicked, runs["bad"])
 					}
 				case "goexit":
@@ -283,11 +283,12 @@ func TestI3CopiesAreNotInOneGroup(t *testing.T) {
 func TestMemberLeavesWhenItsContextEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		when string // it "claims", has "ran", or its neighbour "runs"
+		when string // it "claims", "ends" in its own handler, has "ran", or its neighbour "runs"
 		want error  // of the one whose context ended
 	}{
 		{"while its group is claimed", "claims", context.Canceled},
 		{"before its turn", "runs", context.Canceled},
+		{"in its own handler, which returns nil", "ends", context.Canceled},
 		{"after its turn", "ran", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -305,7 +306,12 @@ func TestMemberLeavesWhenItsContextEnds(t *testing.T) {
 				ids := []string{"a", "leaver", "z"}
 				got := together(t, store, ids, func(id string) (context.Context, func(context.Context, *testonly.Tx) error) {
 					if id == "leaver" {
-						return ctx, func(_ context.Context, tx *testonly.Tx) error { return count(tx, id) }
+						return ctx, func(_ context.Context, tx *testonly.Tx) error {
+							if tc.when == "ends" {
+								cancel()
+							}
+							return count(tx, id)
+						}
 					}
 					return t.Context(), func(_ context.Context, tx *testonly.Tx) error {
 						if tc.when == "runs" && id == "a" || tc.when == "ran" && id == "z" {
@@ -556,8 +562,8 @@ func TestGroupedAndMapGoTogether(t *testing.T) {
 			}
 			close(hold)
 			wg.Wait()
-			if len(w.groups) != 1 || w.Get("a")+w.Get("b") != "xx" {
-				t.Errorf("%s: groups %q, effects %q and %q; want one group", tc.name, w.groups, w.Get("a"), w.Get("b"))
+			if len(w.groups) != 1 || len(w.singles) != 1 || w.Get("a")+w.Get("b") != "xx" {
+				t.Errorf("%s: groups %q, alone %q, effects %q and %q; want one group that holds", tc.name, w.groups, w.singles, w.Get("a"), w.Get("b"))
 			}
 		})
 	}
@@ -581,7 +587,8 @@ func TestGroupsNameWhatIsWrong(t *testing.T) {
 		{nil, inbox.GroupConfig{}, "inbox: the store of the groups is nil"},
 		{plain, inbox.GroupConfig{}, "inbox: inbox_test.plainStore is no inbox.GroupStore: it cannot claim many messages at once"},
 		{
-			inbox.Map(plain, func(tx *testonly.Tx) *testonly.Tx { return tx }), inbox.GroupConfig{},
+			inbox.Map(plain, func(tx *testonly.Tx) *testonly.Tx { return tx }),
+			inbox.GroupConfig{},
 			"inbox: the store under the mapped one is no inbox.GroupStore: it cannot claim many messages at once",
 		},
 	} {
@@ -613,7 +620,7 @@ func TestGroupsUnderRandomFailures(t *testing.T) {
 	for i := range messages {
 		for c := range copies {
 			wg.Go(func() {
-				defer func() { _ = recover() }() //nolint:errcheck // the handler's
+				defer func() { _ = recover() }()
 				id := fmt.Sprint("m", i)
 				for attempt := 0; ; attempt++ {
 					ctx, cancel := context.WithCancel(t.Context())

@@ -1,6 +1,7 @@
 // Package inbox makes a message take effect once: the claim of its id, the handler's effect and the
 // outgoing events are one database transaction. It owns the contract, the receipts that a transaction
-// earns, the version guard and the pruning of old claims; the databases are in stores/*.
+// earns, the version guard, the transactions that many messages share, and the pruning of old claims; the databases
+// are in stores/*.
 //
 // It refuses to dedup by anything but (consumer, id), and to promise more than the database's
 // transaction holds: a mail that the handler sent is sent again when the transaction is rolled back.

@@ -125,7 +125,7 @@ func (b *bench[Tx]) groupFailureLeavesNoClaim() {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			defer func() { _ = recover() }() //nolint:errcheck // boom
+			defer func() { _ = recover() }()
 			if _, err := b.group(b.ctx, fail, ids...); err == nil {
 				b.Errorf("%s: OnceGroup returned no error", name)
 			}

@@ -189,9 +189,6 @@ func (t *transaction) commitWithRows(ctx context.Context) error {
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
 	}
-	if err == nil {
-		t.Tx = closedTx // it does not know that it was committed
-	}
 	return err
 }
 
@@ -219,7 +216,7 @@ func (t *transaction) undo(ctx context.Context) {
 		_ = t.Tx.Rollback(ctx)
 		stop()
 	}
-	t.Tx = closedTx
+	t.Tx = closedTx // the old one does not know of a COMMIT that went in a batch
 	t.conn.Release()
 	t.conn = nil
 }

@@ -6,4 +6,10 @@
 //
 // On MySQL any sql_mode, isolation level and setting of clientFoundRows will do. On SQLite use one
 // writer connection, or open the database with stores/sqlite.
+//
+// Group transactions (inbox.Grouped, HandleBatch) work on all of them. On Postgres and SQLite one statement claims
+// all and tells which are new. MySQL has no such statement: a group with a duplicate in it takes a second
+// transaction, and the look for the claim before each COMMIT, which finds a transaction that MySQL gave up after a
+// deadlock, is one more round trip. What a handler did after an error of that kind, which it swallowed, was no part
+// of any transaction and stays: return the error.
 package sqlstore

@@ -105,7 +105,7 @@ func (s *Store) claimMany(ctx context.Context, tx *sql.Tx, claims []inbox.Claim,
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }() // rows.Err tells
 	var got inbox.Claim
 	for i := 0; rows.Next(); i++ {
 		if err := rows.Scan(&got.Consumer, &got.ID); err != nil {
@@ -170,7 +170,7 @@ func (s *Store) unclaimed(ctx context.Context, claims []inbox.Claim, isNew []boo
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }() // rows.Err tells
 	there := map[inbox.Claim]bool{}
 	for rows.Next() {
 		var c inbox.Claim

@@ -27,6 +27,7 @@ import (
 type growthResult struct {
 	Bench     string  `json:"bench"`
 	Claims    int     `json:"claims"` // that are there before
+	IDs       string  `json:"ids"`
 	Subject   string  `json:"subject"`
 	PerSecond float64 `json:"per_second"`
 	// TimesSmall is the ratio to the same with the fewest claims, within a round; the median over the rounds.
@@ -35,11 +36,12 @@ type growthResult struct {
 
 func growthMain() {
 	sizes := flag.String("claims", "1000000,20000000", "claims that are there before, ascending")
+	ids := flag.String("ids", "time", "time: UUIDv7, as event.New makes; random: UUIDv4")
 	limit := flag.Duration("limit", 3*time.Second, "how long one measurement takes")
 	rounds := flag.Int("rounds", 5, "rounds of each subject; the median counts")
 	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
 	flag.Parse()
-	results, err := benchGrowth(context.Background(), postgresURL(), *sizes, *limit, *rounds)
+	results, err := benchGrowth(context.Background(), postgresURL(), *sizes, *ids, *limit, *rounds)
 	if err == nil {
 		err = writeGrowth(os.Stdout, results, *asJSON)
 	}
@@ -51,6 +53,7 @@ func growthMain() {
 // grown is an inbox with old claims in a schema of its own.
 type grown struct {
 	claims int
+	random bool // the ids
 	schema string
 	store  *pgxstore.Store
 }
@@ -61,7 +64,10 @@ const (
 	oldest        = 30 * 24 * time.Hour
 )
 
-func benchGrowth(ctx context.Context, url, sizes string, limit time.Duration, rounds int) (results []growthResult, err error) {
+func benchGrowth(ctx context.Context, url, sizes, ids string, limit time.Duration, rounds int) (results []growthResult, err error) {
+	if ids != "time" && ids != "random" {
+		return nil, fmt.Errorf("-ids is %q: want time or random", ids)
+	}
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
@@ -84,7 +90,7 @@ func benchGrowth(ctx context.Context, url, sizes string, limit time.Duration, ro
 		if _, err := fmt.Sscan(text, &n); err != nil || n < 1 {
 			return nil, fmt.Errorf("-claims is %q: want numbers above zero", sizes)
 		}
-		g := &grown{claims: n, schema: fmt.Sprintf("bench_growth_%d_%d", os.Getpid(), n)}
+		g := &grown{claims: n, random: ids == "random", schema: fmt.Sprintf("bench_growth_%d_%d", os.Getpid(), n)}
 		inboxes = append(inboxes, g)
 		if err := g.fill(ctx, pool); err != nil {
 			return nil, fmt.Errorf("fill %d claims: %w", n, err)
@@ -112,7 +118,7 @@ func benchGrowth(ctx context.Context, url, sizes string, limit time.Duration, ro
 					small = r
 				}
 				at := s*len(inboxes) + i
-				samples[at] = append(samples[at], growthResult{"growth", g.claims, subject.name, r, r / small})
+				samples[at] = append(samples[at], growthResult{"growth", g.claims, ids, subject.name, r, r / small})
 			}
 		}
 	}
@@ -125,7 +131,7 @@ func benchGrowth(ctx context.Context, url, sizes string, limit time.Duration, ro
 	return results, nil
 }
 
-// fill makes claims of random ids, evenly made over the last 30 days. The indexes are made afterwards: that is
+// fill makes claims that were evenly made over the last 30 days. The indexes are made afterwards: that is
 // faster.
 func (g *grown) fill(ctx context.Context, pool *pgxpool.Pool) error {
 	var err error
@@ -136,11 +142,15 @@ func (g *grown) fill(ctx context.Context, pool *pgxpool.Pool) error {
 		return err
 	}
 	table := g.schema + ".headrace_inbox"
+	id := "gen_random_uuid()"
+	if !g.random { // 48 bits of milliseconds, then anything
+		id = fmt.Sprintf("(lpad(to_hex((extract(epoch FROM now() - interval '30 days' * (1 - i / %d.0)) * 1000)::bigint), 12, '0') || substr(gen_random_uuid()::text, 14))", g.claims)
+	}
 	for _, statement := range []string{
 		"ALTER TABLE " + table + " DROP CONSTRAINT headrace_inbox_pkey",
 		"DROP INDEX " + g.schema + ".headrace_inbox_claimed_at",
-		fmt.Sprintf("INSERT INTO %s SELECT 'bench.orders', 'ce:/bench/shop ' || gen_random_uuid(), now() - interval '30 days' * (1 - i / %d.0) FROM generate_series(1, %d) AS i",
-			table, g.claims, g.claims),
+		fmt.Sprintf("INSERT INTO %s SELECT 'bench.orders', 'ce:/bench/shop ' || %s, now() - interval '30 days' * (1 - i / %d.0) FROM generate_series(1, %d) AS i",
+			table, id, g.claims, g.claims),
 		"ALTER TABLE " + table + " ADD PRIMARY KEY (consumer, id)",
 		"CREATE INDEX headrace_inbox_claimed_at ON " + table + " (claimed_at)",
 		"VACUUM ANALYZE " + table,
@@ -153,9 +163,12 @@ func (g *grown) fill(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// ids are as random as those that are there.
-func randomID() string {
-	return fmt.Sprintf("ce:/bench/shop %08x-0000-4000-8000-%012x", rand.Uint32(), rand.Uint64N(1<<48))
+// id is a new one of the kind that is there.
+func (g *grown) id() string {
+	if g.random {
+		return fmt.Sprintf("ce:/bench/shop %08x-0000-4000-8000-%012x", rand.Uint32(), rand.Uint64N(1<<48))
+	}
+	return fmt.Sprintf("ce:/bench/shop %012x-7000-8000-%012x", time.Now().UnixMilli(), rand.Uint64N(1<<48))
 }
 
 // work runs one in all workers for limit, and returns how many claims they made per second.
@@ -183,7 +196,7 @@ func (g *grown) work(ctx context.Context, limit time.Duration, workers int, one 
 
 func (g *grown) claimOne(ctx context.Context, limit time.Duration) (float64, error) {
 	return g.work(ctx, limit, growthWorkers, func(ctx context.Context) (int, error) {
-		done, err := g.store.Once(ctx, inbox.Claim{Consumer: "bench.orders", ID: randomID()}, func(context.Context, pgx.Tx) error { return nil })
+		done, err := g.store.Once(ctx, inbox.Claim{Consumer: "bench.orders", ID: g.id()}, func(context.Context, pgx.Tx) error { return nil })
 		if err == nil && !done {
 			err = errDuplicate
 		}
@@ -195,7 +208,7 @@ func (g *grown) claimMany(ctx context.Context, limit time.Duration) (float64, er
 	return g.work(ctx, limit, 4, func(ctx context.Context) (int, error) {
 		claims := make([]inbox.Claim, growthGroup)
 		for i := range claims {
-			claims[i] = inbox.Claim{Consumer: "bench.orders", ID: randomID()}
+			claims[i] = inbox.Claim{Consumer: "bench.orders", ID: g.id()}
 		}
 		slices.SortFunc(claims, func(a, b inbox.Claim) int { return strings.Compare(a.ID, b.ID) })
 		return len(claims), g.store.OnceGroup(ctx, claims, func(context.Context, pgx.Tx, []bool) error { return nil })
@@ -239,9 +252,9 @@ func writeGrowth(w io.Writer, results []growthResult, asJSON bool) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "subject\tclaims before\tclaims/s\tx fewest\t")
+	fmt.Fprintln(tw, "subject\tids\tclaims before\tclaims/s\tx fewest\t")
 	for _, r := range results {
-		fmt.Fprintf(tw, "%s\t%d\t%.0f\t%.2f\t\n", r.Subject, r.Claims, r.PerSecond, r.TimesSmall)
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%.0f\t%.2f\t\n", r.Subject, r.IDs, r.Claims, r.PerSecond, r.TimesSmall)
 	}
 	return tw.Flush()
 }

@@ -90,7 +90,7 @@ func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register 
 	if err != nil {
 		return speed{}, err
 	}
-	defer broker.Close()
+	defer func() { _ = broker.Close() }()
 	if err := b.fill(ctx, broker); err != nil {
 		return speed{}, err
 	}

@@ -29,7 +29,11 @@ func (a *app) openDesk(ctx context.Context, f *filterFlags, withBroker bool) (d 
 		return d, err
 	}
 	if d.db != nil {
-		if d.store, err = deadletter.NewStore(d.db.DeadLetters(), deadletter.Protection{}); err != nil || !withBroker {
+		protection, err := a.protection()
+		if err != nil {
+			return d, err
+		}
+		if d.store, err = deadletter.NewStore(d.db.DeadLetters(), protection); err != nil || !withBroker {
 			return d, err
 		}
 	}

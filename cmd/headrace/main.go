@@ -12,6 +12,9 @@
 //	mysql://USER:PASSWORD@HOST:PORT/DATABASE
 //	sqlite:FILE
 //
+// Letters that are stored encrypted need their keys: HEADRACE_DEADLETTER_KEYS=ID=BASE64,... and HEADRACE_DEADLETTER_BLIND=BASE64.
+// What a service's own Redact and Subject functions do (deadletter.Protection), this command does not know: there let the service index.
+//
 // Without a database, "dlt ls", "groups", "show" and "redrive" work on the dead-letter topics themselves.
 //
 // Exit codes are stable:

@@ -267,11 +267,12 @@ func TestProbeThatPanicsGivesItsPermitBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		mode := "down"
+		var mode atomic.Value
+		mode.Store("down")
 		h := mustRetry(t, middleware.RetryConfig{Breaker: b})(func(*message.Message) ([]*message.Message, error) {
-			switch mode {
+			switch mode.Load() {
 			case "panic":
-				mode = "up"
+				mode.Store("up")
 				panic("no such luck")
 			case "down":
 				return nil, errDown
@@ -295,7 +296,7 @@ func TestProbeThatPanicsGivesItsPermitBack(t *testing.T) {
 		for b.Stats().State != middleware.BreakerOpen {
 			time.Sleep(10 * time.Millisecond)
 		}
-		mode = "panic"
+		mode.Store("panic")
 		running.Wait()
 		if panicked.Load() != 1 || succeeded.Load() != 2 {
 			t.Errorf("%d panicked and %d succeeded, want 1 and 2", panicked.Load(), succeeded.Load())

@@ -1,10 +1,11 @@
 // Package middleware owns the stages that stand around a handler: [Retry], [Timeout], [Recover] and
-// [Correlation]. Each is a plain Watermill message.HandlerMiddleware that works by itself on any router;
-// the runtime puts them together with the others in the one right order.
+// [Correlation]; and the [Breaker], which Retry asks whether there is an outage. Each stage is a plain Watermill
+// message.HandlerMiddleware that works by itself on any router; the runtime puts them together with the others in
+// the one right order.
 //
 // It judges no error: classify does. It stores nothing and acks nothing: a stage tells its outcome by the
 // error that it returns ([Recover] says what it does where nobody is left to return to). It starts no
-// goroutine.
+// goroutine; an open Breaker has a timer.
 //
 // # Order on a plain router
 //

@@ -134,6 +134,7 @@ func settled(h message.HandlerFunc) message.HandlerFunc {
 			switch f.Settlement() {
 			case flight.Acked, flight.Released, flight.Delayed:
 				err = nil
+			case flight.Unsettled, flight.Nacked:
 			}
 		}
 		return nil, err
@@ -185,29 +186,6 @@ func (c *Consumer) retried(l *line, next func(context.Context, middleware.RetryE
 func (c *Consumer) readsDeadLetters() bool {
 	r := c.routes[AnyType]
 	return r != nil && r.whole || c.runtime.config.DeadLetterTopic == nil && strings.HasSuffix(c.config.Topic, poison.Suffix)
-}
-
-// observe is what telemetry reads of the consumer when metrics are collected.
-func (l *line) observe() telemetry.ConsumerStats {
-	s := l.intake.Stats()
-	b := l.breaker.Stats()
-	stats := telemetry.ConsumerStats{
-		InFlight: s.InFlight, Waiting: s.Waiting, Blocked: l.poison.Blocked(),
-		Held: b.Held + b.Waiting, Paused: len(s.Paused) > 0,
-	}
-	if !s.OldestStart.IsZero() {
-		stats.Oldest = time.Since(s.OldestStart)
-	}
-	caps := l.consumer.runtime.config.Broker.Capabilities()
-	if stats.AgeKnown = !s.OldestStored.IsZero(); stats.AgeKnown {
-		stats.OldestAge = max(time.Since(s.OldestStored), 0) // the broker's clock may be ahead of ours
-		stats.RetentionMargin, stats.MarginKnown = caps.Retention-stats.OldestAge, caps.Retention > 0
-	}
-	cfg := &l.consumer.config
-	if broker, ok := l.consumer.runtime.config.Broker.(brokers.Lagger); ok {
-		stats.Lag, stats.LagKnown = broker.Lag(cfg.Name, cfg.Topic)
-	}
-	return stats
 }
 
 // bounds returns the window and the concurrency that the broker and the databases allow.

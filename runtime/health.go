@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/headrace-go/headrace/brokers"
 )
 
 // Health returns a handler for probes. Each answers 200, or 503 with the reasons, as JSON:
@@ -54,6 +56,23 @@ type consumerHealth struct {
 	DLTBlocked    int      `json:"dead_letters_blocked,omitempty"`
 	Breaker       string   `json:"breaker"`
 	Held          int      `json:"held,omitempty"` // retries used up, but nothing else succeeds; or waiting for the breaker
+
+	Lag        *int64            `json:"lag,omitempty"` // absent: not known
+	Partitions []partitionHealth `json:"partitions,omitempty"`
+}
+
+// partitionHealth is what an adapter that knows tells of one partition.
+type partitionHealth struct {
+	Topic         string  `json:"topic"`
+	Partition     int32   `json:"partition"`
+	Lag           int64   `json:"lag"` // -1: not known
+	InFlight      int     `json:"in_flight"`
+	Waiting       int     `json:"waiting"`
+	Returned      int     `json:"returned"`
+	Blocked       int     `json:"blocked_keys"`
+	OldestSeconds float64 `json:"oldest_incomplete_seconds"`
+	NextSeconds   float64 `json:"next_return_in_seconds,omitempty"`
+	Paused        bool    `json:"paused,omitempty"`
 }
 
 type healthAnswer struct {
@@ -97,9 +116,37 @@ func (h *health) consumers(now time.Time) []consumerHealth {
 		if !s.OldestStart.IsZero() {
 			c.OldestSeconds = now.Sub(s.OldestStart).Seconds()
 		}
+		c.broker(l.consumer, now)
 		all = append(all, c)
 	}
 	return all
+}
+
+// broker adds what the broker knows of the consumer.
+func (h *consumerHealth) broker(c *Consumer, now time.Time) {
+	cfg := &c.config
+	if b, ok := c.runtime.config.Broker.(brokers.Lagger); ok {
+		if lag, known := b.Lag(cfg.Name, cfg.Topic); known {
+			h.Lag = &lag
+		}
+	}
+	b, ok := c.runtime.config.Broker.(brokers.Progresser)
+	if !ok {
+		return
+	}
+	for _, p := range b.Progress(cfg.Name, cfg.Topic) {
+		partition := partitionHealth{
+			Topic: p.Topic, Partition: p.Partition, Lag: p.Lag,
+			InFlight: p.InFlight, Waiting: p.Waiting, Returned: p.Returned, Blocked: p.Blocked, Paused: p.Paused,
+		}
+		if !p.OldestSince.IsZero() {
+			partition.OldestSeconds = now.Sub(p.OldestSince).Seconds()
+		}
+		if !p.NextReturn.IsZero() {
+			partition.NextSeconds = p.NextReturn.Sub(now).Seconds()
+		}
+		h.Partitions = append(h.Partitions, partition)
+	}
 }
 
 func (h *health) live(state healthState, _ []consumerHealth) []string {

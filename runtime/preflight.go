@@ -95,12 +95,7 @@ func (r *Runtime) warnRetention(ctx context.Context, caps brokers.Capabilities) 
 		if len(c.databases()) == 0 {
 			continue
 		}
-		horizon := inbox.Horizon{
-			Broker:      caps.Retention,
-			Retry:       c.config.Retry.Budget(),
-			DeadLetters: r.config.DeadLetterRetention,
-		}
-		if err := horizon.Check(r.config.InboxRetention); err != nil {
+		if err := c.horizon(caps).Check(r.config.InboxRetention); err != nil {
 			r.config.Logger.WarnContext(ctx, "a redelivery may be older than the inbox remembers",
 				"consumer", c.config.Name, "error", err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -119,29 +118,6 @@ func (u *run) start(ctx context.Context) error {
 	return u.startRouter(ctx)
 }
 
-// observe makes the consumers' and the outboxes' state readable as metrics.
-func (u *run) observe() error {
-	for _, l := range u.lines {
-		stop, err := l.telemetry.Observe(l.observe)
-		if err != nil {
-			return fmt.Errorf("consumer %s: observe: %w", l.consumer.config.Name, err)
-		}
-		u.stopObserving = append(u.stopObserving, stop)
-	}
-	for i, l := range u.runtime.relays {
-		name := "" // one outbox needs none
-		if len(u.runtime.relays) > 1 {
-			name = strconv.Itoa(i)
-		}
-		stop, err := u.runtime.telemetry.ObserveOutbox(name, l.observe)
-		if err != nil {
-			return fmt.Errorf("observe the outbox: %w", err)
-		}
-		u.stopObserving = append(u.stopObserving, stop)
-	}
-	return nil
-}
-
 // startParts starts the pruners and the relays. They outlive ctx: a relay publishes what the last
 // handlers committed.
 func (u *run) startParts(ctx context.Context) error {
@@ -164,6 +140,7 @@ func (u *run) startParts(ctx context.Context) error {
 		if l.config.Logger == nil {
 			l.config.Logger = r.config.Logger
 		}
+		l.config.Observe = r.published(l.config.Observe)
 		rel, err := outbox.NewRelay(l.source, u.publisher, l.config)
 		if err != nil {
 			return fmt.Errorf("outbox relay %d: %w", i, err)

@@ -118,12 +118,6 @@ func (r *Runtime) Relay(src outbox.Source, cfg outbox.RelayConfig) {
 	r.relays = append(r.relays, &relay{source: src, config: cfg})
 }
 
-// observe is what telemetry reads of the outbox when metrics are collected. It does no I/O.
-func (l *relay) observe(context.Context) (telemetry.OutboxStats, error) {
-	stats := l.relay.Load().Stats()
-	return telemetry.OutboxStats{Depth: int64(stats.Backlog.Rows), Oldest: stats.Oldest}, nil
-}
-
 // wakeRelays hints that rows were committed.
 func (r *Runtime) wakeRelays() {
 	for _, l := range r.relays {

@@ -178,6 +178,7 @@ type metrics struct {
 	duplicates        metric.Int64Counter
 	deadLetters       metric.Int64Counter
 	pauses            metric.Int64Counter
+	outboxLatency     metric.Float64Histogram
 }
 
 func newMetrics(meter metric.Meter) (metrics, error) {
@@ -210,6 +211,7 @@ func newMetrics(meter metric.Meter) (metrics, error) {
 		duplicates:        counter(duplicates),
 		deadLetters:       counter(deadLetters),
 		pauses:            counter(pauses),
+		outboxLatency:     histogram(outboxLatency, waitBuckets),
 	}
 	return m, errors.Join(errs...)
 }

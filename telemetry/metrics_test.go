@@ -80,17 +80,24 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		stopOutbox, err := k.ObserveOutbox("main", func(context.Context) (telemetry.OutboxStats, error) {
-			return telemetry.OutboxStats{Depth: 12, Oldest: 90 * time.Second}, nil
+			return telemetry.OutboxStats{Depth: 12, Oldest: 90 * time.Second, Dead: 3, Buckets: 32, Relays: 2, Lost: 1}, nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
+		stopInbox, err := k.ObserveInbox("main", func(context.Context) (telemetry.InboxStats, error) {
+			return telemetry.InboxStats{Claims: 1000, Oldest: time.Hour, Margin: -time.Minute, MarginKnown: true}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.OutboxPublished(t.Context(), "orders", 20*time.Millisecond)
 		golden(t, "metrics", describeMetrics(k.collect(t)))
 
-		if err := errors.Join(stop(), stopOutbox(), stopParked(), stopDead()); err != nil {
+		if err := errors.Join(stop(), stopOutbox(), stopInbox(), stopParked(), stopDead()); err != nil {
 			t.Errorf("stop: %v", err)
 		}
-		for _, name := range []string{"headrace.consumer.in_flight", "headrace.outbox.depth"} {
+		for _, name := range []string{"headrace.consumer.in_flight", "headrace.outbox.depth", "headrace.inbox.size"} {
 			if m, ok := k.collect(t)[name]; ok {
 				t.Errorf("%s is reported after stop: %v", name, m.Data)
 			}
@@ -229,8 +236,11 @@ func TestObserveRefusesNil(t *testing.T) {
 	if _, err := k.Consumer(telemetry.ConsumerConfig{Consumer: "billing"}).ObserveParked(nil); err == nil || !strings.Contains(err.Error(), "parked") {
 		t.Errorf("ObserveParked(nil) = %v, want an error that says so", err)
 	}
-	if _, err := k.ObserveOutbox("main", nil); err == nil || !strings.Contains(err.Error(), "main") {
+	if _, err := k.ObserveOutbox("main", nil); err == nil || !strings.Contains(err.Error(), `outbox "main"`) {
 		t.Errorf("got error %v, want one that names the outbox", err)
+	}
+	if _, err := k.ObserveInbox("main", nil); err == nil || !strings.Contains(err.Error(), `inbox "main"`) {
+		t.Errorf("got error %v, want one that names the inbox", err)
 	}
 }
 

@@ -40,13 +40,6 @@ type ConsumerStats struct {
 	LagKnown bool
 }
 
-// OutboxStats is how an outbox stands at one moment.
-type OutboxStats struct {
-	// Depth is the number of rows that are not yet published, Oldest the age of the oldest of them.
-	Depth  int64
-	Oldest time.Duration
-}
-
 // BacklogStats is how something stands that waits for people, at one moment.
 type BacklogStats struct {
 	// Depth is the number of messages, and Keys of their keys where these matter.
@@ -66,6 +59,11 @@ type observables struct {
 	oldestInFlight, outboxOldest metric.Float64ObservableGauge
 	oldestAge, retentionMargin   metric.Float64ObservableGauge
 	deadLetterOldest             metric.Float64ObservableGauge
+
+	outboxDead, outboxBuckets, outboxRelays metric.Int64ObservableGauge
+	outboxLost                              metric.Int64ObservableCounter
+	inboxSize                               metric.Int64ObservableGauge
+	inboxOldest, inboxMargin                metric.Float64ObservableGauge
 }
 
 func newObservables(meter metric.Meter) (observables, error) {
@@ -106,9 +104,19 @@ func newObservables(meter metric.Meter) (observables, error) {
 		deadLetterDepth:  count(deadLetterDepth),
 		deadLetterOldest: age(deadLetterOldest),
 
-		outboxDepth:  count(outboxDepth),
-		outboxOldest: age(outboxOldest),
+		outboxDepth:   count(outboxDepth),
+		outboxOldest:  age(outboxOldest),
+		outboxDead:    count(outboxDead),
+		outboxBuckets: count(outboxBuckets),
+		outboxRelays:  count(outboxRelays),
+
+		inboxSize:   count(inboxSize),
+		inboxOldest: age(inboxOldest),
+		inboxMargin: age(inboxMargin),
 	}
+	var err error
+	o.outboxLost, err = meter.Int64ObservableCounter(outboxLost.name, metric.WithUnit(outboxLost.unit), metric.WithDescription(outboxLost.description))
+	failed(outboxLost, err)
 	return o, errors.Join(errs...)
 }
 
@@ -150,34 +158,6 @@ func boolToInt(b bool) int64 {
 		return 1
 	}
 	return 0
-}
-
-// ObserveOutbox reports read's answer whenever the metrics are collected, until stop is called, with name
-// as headrace.outbox.name if it is not empty. read may query the database; its context ends with the
-// collection. What it cannot tell is not reported, and its error goes to otel's error handler.
-func (t *Telemetry) ObserveOutbox(name string, read func(context.Context) (OutboxStats, error)) (stop func() error, err error) {
-	if read == nil {
-		return nil, fmt.Errorf("observe outbox %q: read is nil: want a function", name)
-	}
-	var base []attribute.KeyValue
-	if name != "" {
-		base = append(base, keyOutbox.String(name))
-	}
-	o := &t.observables
-	attrs := metric.WithAttributeSet(attribute.NewSet(base...))
-	registration, err := t.meter.RegisterCallback(func(ctx context.Context, observer metric.Observer) error {
-		s, err := read(ctx)
-		if err != nil {
-			return fmt.Errorf("observe outbox %q: %w", name, err)
-		}
-		observer.ObserveInt64(o.outboxDepth, s.Depth, attrs)
-		observer.ObserveFloat64(o.outboxOldest, s.Oldest.Seconds(), attrs)
-		return nil
-	}, o.outboxDepth, o.outboxOldest)
-	if err != nil {
-		return nil, fmt.Errorf("observe outbox %q: %w", name, err)
-	}
-	return registration.Unregister, nil
 }
 
 // ObserveParked reports read's answer about the consumer's parked keys whenever the metrics are collected, until stop is

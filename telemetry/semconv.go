@@ -54,6 +54,7 @@ const (
 	keyRetryDelay      = attribute.Key("headrace.retry.delay")
 	keyDeliveryCount   = attribute.Key("headrace.delivery.count")
 	keyOutbox          = attribute.Key("headrace.outbox.name")
+	keyInbox           = attribute.Key("headrace.inbox.name")
 	keyPauseCause      = attribute.Key("headrace.pause.cause")
 )
 
@@ -94,6 +95,8 @@ const (
 	unitMessages = "{message}"
 	unitPauses   = "{pause}"
 	unitKeys     = "{key}"
+	unitBuckets  = "{bucket}"
+	unitRelays   = "{relay}"
 )
 
 // instrument is what one metric is called.
@@ -202,6 +205,38 @@ var (
 	outboxOldest = instrument{
 		"headrace.outbox.oldest", unitSeconds,
 		"Age of the oldest outbox row that is not yet published.",
+	}
+	outboxDead = instrument{
+		"headrace.outbox.dead", unitMessages,
+		"Number of outbox rows that were given up.",
+	}
+	outboxBuckets = instrument{
+		"headrace.outbox.buckets", unitBuckets,
+		"Number of buckets that this relay holds by lease.",
+	}
+	outboxRelays = instrument{
+		"headrace.outbox.relays", unitRelays,
+		"Number of live relays that share the outbox.",
+	}
+	outboxLost = instrument{
+		"headrace.outbox.leases_lost", unitBuckets,
+		"Number of leases that ended while this relay took them for its own.",
+	}
+	outboxLatency = instrument{
+		"headrace.outbox.publish.latency", unitSeconds,
+		"Time between the adding of an outbox row and the confirmation of its publish, of the oldest row of each batch.",
+	}
+	inboxSize = instrument{
+		"headrace.inbox.size", unitMessages,
+		"Number of messages that the inbox remembers, estimated.",
+	}
+	inboxOldest = instrument{
+		"headrace.inbox.oldest", unitSeconds,
+		"Age of the oldest message that the inbox remembers.",
+	}
+	inboxMargin = instrument{
+		"headrace.inbox.retention_margin", unitSeconds,
+		"How far the inbox remembers beyond the oldest redelivery there can be; negative: one of that age takes effect again.",
 	}
 )
 

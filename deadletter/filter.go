@@ -12,6 +12,9 @@ import (
 // MaxIDs bounds [Filter.IDs].
 const MaxIDs = 1000
 
+// maxDeaths is the largest MinDeaths: every database has integers of that size.
+const maxDeaths = 1 << 30
+
 // maxFilterText bounds a text of a filter, in bytes.
 const maxFilterText = 1024
 
@@ -88,8 +91,8 @@ func (f *Filter) Validate() error {
 		}
 	}
 	switch {
-	case f.MinDeaths < 0:
-		return fmt.Errorf("filter: MinDeaths is %d: want at least 0", f.MinDeaths)
+	case f.MinDeaths < 0 || f.MinDeaths > maxDeaths:
+		return fmt.Errorf("filter: MinDeaths is %d: want 0 to %d", f.MinDeaths, maxDeaths)
 	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):
 		return fmt.Errorf("filter: Since is %s, not before Until, %s", f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
 	}

@@ -104,7 +104,7 @@ func (l *line) observeParked(context.Context) (telemetry.BacklogStats, error) {
 func (l *relay) observe(context.Context) (telemetry.OutboxStats, error) {
 	s := l.relay.Load().Stats()
 	return telemetry.OutboxStats{
-		Depth: int64(s.Backlog.Rows), Oldest: s.Oldest, Dead: int64(s.Backlog.Dead),
+		Depth: int64(s.Backlog.Rows), Oldest: s.Oldest, Dead: int64(s.Backlog.Dead), Delayed: int64(s.Backlog.Delayed),
 		Buckets: s.Buckets, Relays: s.Relays, Lost: s.Lost,
 	}, nil
 }

@@ -80,7 +80,7 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		stopOutbox, err := k.ObserveOutbox("main", func(context.Context) (telemetry.OutboxStats, error) {
-			return telemetry.OutboxStats{Depth: 12, Oldest: 90 * time.Second, Dead: 3, Buckets: 32, Relays: 2, Lost: 1}, nil
+			return telemetry.OutboxStats{Depth: 12, Oldest: 90 * time.Second, Dead: 3, Delayed: 4, Buckets: 32, Relays: 2, Lost: 1}, nil
 		})
 		if err != nil {
 			t.Fatal(err)

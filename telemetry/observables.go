@@ -60,10 +60,11 @@ type observables struct {
 	oldestAge, retentionMargin   metric.Float64ObservableGauge
 	deadLetterOldest             metric.Float64ObservableGauge
 
-	outboxDead, outboxBuckets, outboxRelays metric.Int64ObservableGauge
-	outboxLost                              metric.Int64ObservableCounter
-	inboxSize                               metric.Int64ObservableGauge
-	inboxOldest, inboxMargin                metric.Float64ObservableGauge
+	outboxDead, outboxDelayed   metric.Int64ObservableGauge
+	outboxBuckets, outboxRelays metric.Int64ObservableGauge
+	outboxLost                  metric.Int64ObservableCounter
+	inboxSize                   metric.Int64ObservableGauge
+	inboxOldest, inboxMargin    metric.Float64ObservableGauge
 }
 
 func newObservables(meter metric.Meter) (observables, error) {
@@ -107,6 +108,7 @@ func newObservables(meter metric.Meter) (observables, error) {
 		outboxDepth:   count(outboxDepth),
 		outboxOldest:  age(outboxOldest),
 		outboxDead:    count(outboxDead),
+		outboxDelayed: count(outboxDelayed),
 		outboxBuckets: count(outboxBuckets),
 		outboxRelays:  count(outboxRelays),
 

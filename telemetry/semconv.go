@@ -210,6 +210,10 @@ var (
 		"headrace.outbox.dead", unitMessages,
 		"Number of outbox rows that were given up.",
 	}
+	outboxDelayed = instrument{
+		"headrace.outbox.delayed", unitMessages,
+		"Number of outbox rows whose time has not come.",
+	}
 	outboxBuckets = instrument{
 		"headrace.outbox.buckets", unitBuckets,
 		"Number of buckets that this relay holds by lease.",

@@ -12,10 +12,10 @@ import (
 // OutboxStats is how an outbox and its relay in this process stand at one moment.
 type OutboxStats struct {
 	// Depth is the number of rows that are not yet published, Oldest the age of the oldest of them. Dead is
-	// the number of those that were given up.
-	Depth  int64
-	Oldest time.Duration
-	Dead   int64
+	// the number of those that were given up, Delayed of those whose time has not come.
+	Depth         int64
+	Oldest        time.Duration
+	Dead, Delayed int64
 
 	// Buckets are those that this relay holds by lease, Relays the live ones, Lost the leases that ended while
 	// it took them for its own.
@@ -43,10 +43,11 @@ func (t *Telemetry) ObserveOutbox(name string, read func(context.Context) (Outbo
 		observer.ObserveInt64(o.outboxDepth, s.Depth, attrs)
 		observer.ObserveFloat64(o.outboxOldest, s.Oldest.Seconds(), attrs)
 		observer.ObserveInt64(o.outboxDead, s.Dead, attrs)
+		observer.ObserveInt64(o.outboxDelayed, s.Delayed, attrs)
 		observer.ObserveInt64(o.outboxBuckets, int64(s.Buckets), attrs)
 		observer.ObserveInt64(o.outboxRelays, int64(s.Relays), attrs)
 		observer.ObserveInt64(o.outboxLost, int64(s.Lost), attrs)
-	}, o.outboxDepth, o.outboxOldest, o.outboxDead, o.outboxBuckets, o.outboxRelays, o.outboxLost)
+	}, o.outboxDepth, o.outboxOldest, o.outboxDead, o.outboxDelayed, o.outboxBuckets, o.outboxRelays, o.outboxLost)
 }
 
 // ObserveInbox reports read's answer, as [Telemetry.ObserveOutbox] does, with name as headrace.inbox.name.

@@ -84,8 +84,8 @@ type GroupStore[Tx any] interface {
 // hangs holds its group. A message whose context ends while it waits leaves.
 //
 // Handlers that share a Grouped store share its groups: make one, and give it to all of them. Its
-// MaxConcurrency is that of messages: (Parallel + 1) x Max, so that a group fills while others run. Advance
-// and the outbox take the transaction as ever.
+// MaxConcurrency is that of messages: (Parallel + 1) x Max, so that a group fills while others run; let the
+// consumer's Concurrency be as large. Advance and the outbox take the transaction as ever.
 //
 // It panics on a bad config and on a store that is no [GroupStore].
 func Grouped[Tx any](store Store[Tx], config GroupConfig) Store[Tx] {

@@ -81,10 +81,13 @@ func TestUndecodableRecordIsDeadLetteredAndTheKeyGoesOn(t *testing.T) {
 	}
 	defer cl.Close()
 	garbage := []byte("\xff{\x00not json")
-	bad := &kgo.Record{Topic: "orders", Key: []byte("customer-1"), Value: garbage, Headers: []kgo.RecordHeader{
-		{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte("bad")},
-		{Key: "ce_source", Value: []byte("/shop")}, {Key: "ce_type", Value: []byte("order.placed")},
-	}}
+	headers := []kgo.RecordHeader{
+		{Key: "ce_specversion", Value: []byte("1.0")},
+		{Key: "ce_id", Value: []byte("bad")},
+		{Key: "ce_source", Value: []byte("/shop")},
+		{Key: "ce_type", Value: []byte("order.placed")},
+	}
+	bad := &kgo.Record{Topic: "orders", Key: []byte("customer-1"), Value: garbage, Headers: headers}
 	if err := cl.ProduceSync(t.Context(), bad).FirstErr(); err != nil {
 		t.Fatal(err)
 	}

@@ -297,6 +297,39 @@ func TestStartsAreCommittedBeforeTheyBegin(t *testing.T) {
 	})
 }
 
+// What is done is no suspect, whether the store was there when it was done or came back later.
+func TestWhatIsDoneIsNoSuspect(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := unclean(t, "alone")
+			l := begin(t, store, nil)
+			release := make(chan struct{})
+			wait := func(context.Context) error { <-release; return nil }
+			l.goes("a", wait)
+			l.goes("b", func(context.Context) error { <-release; return errBroken })
+			synctest.Wait()
+			l.store.away.Store(away)
+			close(release)
+			l.work.Wait()
+			if !away {
+				l.must("alone")
+			}
+			l.store.away.Store(false)
+			time.Sleep(time.Minute)
+			l.must("alone")
+			l.goes("last", hold)
+			synctest.Wait()
+			l.die()
+			next := begin(t, store, nil)
+			keys, err := store.Suspects(t.Context(), "billing", 10)
+			if err != nil || len(keys) != 1 || !strings.HasSuffix(keys[0].ID, ":last") {
+				t.Errorf("away %t: got the suspects %v, %v; want the last one alone", away, keys, err)
+			}
+			next.stop()
+		})
+	}
+}
+
 func TestSuspectRunsAloneInTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := begin(t, unclean(t, "s1", "s2"), nil)

@@ -116,6 +116,40 @@ func (r recording) Subscriber(s brokers.Subscription) (message.Subscriber, error
 	return r.Broker.Subscriber(s)
 }
 
+// registering is a broker that wants to know its consumers.
+type registering struct {
+	recording
+	known map[string][]string
+}
+
+func (r registering) Register(_ context.Context, topic string, consumers ...string) error {
+	if len(r.topics) == 0 {
+		return errBroken // nobody was opened yet
+	}
+	r.known[topic] = consumers
+	return nil
+}
+
+// Of two new consumers of a topic with messages the first took them all, for the broker did not know of the second.
+func TestAllConsumersOfATopicAreRegisteredAtOnce(t *testing.T) {
+	known := map[string][]string{}
+	b := newBench(t, func(c *runtime.Config) {
+		c.Broker = registering{recording{c.Broker, make(chan string, 10)}, known}
+	})
+	for _, name := range []string{"billing", "mails"} {
+		runtime.Handle(b.rt.Consumer(name, "orders"), "order.placed", func(context.Context, order) error { return nil })
+	}
+	b.start()
+	<-b.rt.Running()
+	b.mustStop()
+	if got, want := known["orders"], []string{"billing", "mails"}; !slices.Equal(got, want) {
+		t.Errorf("registered at orders: %v, want %v", got, want)
+	}
+	if got, want := known["mails.REDRIVE"], []string{"mails.REDRIVE"}; !slices.Equal(got, want) {
+		t.Errorf("registered at mails.REDRIVE: %v, want %v", got, want)
+	}
+}
+
 func TestRedriveCanBeSwitchedOff(t *testing.T) {
 	for _, tt := range []struct {
 		redrive runtime.Redrive

@@ -105,6 +105,9 @@ func (u *run) start(ctx context.Context) error {
 		}
 		u.lines = append(u.lines, l)
 	}
+	if err := u.register(ctx); err != nil {
+		return err
+	}
 	r.health.watch(u.lines)
 	if err := u.startParts(ctx); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -15,6 +16,7 @@ import (
 type source struct {
 	name       string // of the router's handler
 	topic      string
+	consumer   string // as the broker knows it; "": it is not the broker's
 	subscriber message.Subscriber // decorated by the intake
 }
 
@@ -54,13 +56,40 @@ func (l *line) open(s brokers.Subscription, decorate message.SubscriberDecorator
 	if sub, err = l.intake.Decorate(sub); err != nil {
 		return err
 	}
-	l.sources = append(l.sources, source{name: s.Consumer, topic: s.Topic, subscriber: sub})
+	l.sources = append(l.sources, source{name: s.Consumer, topic: s.Topic, consumer: s.Consumer, subscriber: sub})
 	return nil
 }
 
 // takesRedrives tells whether the consumer reads a redrive topic.
 func (c *Consumer) takesRedrives() bool {
 	return c.config.Redrive != RedriveOff && !c.readsDeadLetters()
+}
+
+// register makes all consumers known to a broker that wants to know them before it delivers.
+func (u *run) register(ctx context.Context) error {
+	broker, ok := u.runtime.config.Broker.(brokers.Registrar)
+	if !ok {
+		return nil
+	}
+	var topics []string
+	consumers := map[string][]string{}
+	for _, l := range u.lines {
+		for _, s := range l.sources {
+			if s.consumer == "" {
+				continue
+			}
+			if consumers[s.topic] == nil {
+				topics = append(topics, s.topic)
+			}
+			consumers[s.topic] = append(consumers[s.topic], s.consumer)
+		}
+	}
+	for _, topic := range topics {
+		if err := broker.Register(ctx, topic, consumers[topic]...); err != nil {
+			return fmt.Errorf("register the consumers of %s: %w", topic, err)
+		}
+	}
+	return nil
 }
 
 // closeSources closes the subscriptions, which have ended.

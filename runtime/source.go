@@ -16,7 +16,7 @@ import (
 type source struct {
 	name       string // of the router's handler
 	topic      string
-	consumer   string // as the broker knows it; "": it is not the broker's
+	consumer   string             // as the broker knows it; "": it is not the broker's
 	subscriber message.Subscriber // decorated by the intake
 }
 

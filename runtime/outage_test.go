@@ -50,7 +50,7 @@ func TestD6DatabaseOutageOnJetStreamAndSQLite(t *testing.T) {
 		}
 		return insertEffect(ctx, tx, o)
 	})
-	const n, keys = 600, 30
+	const n, keys = 400, 20
 	want := map[string][]string{}
 	load := func(from, to int) {
 		for i := from; i < to; i++ {
@@ -67,7 +67,12 @@ func TestD6DatabaseOutageOnJetStreamAndSQLite(t *testing.T) {
 	load(n/2, n)
 	b.eventually("some probes have failed", func() bool { return c.Breaker().Probes >= 10 })
 	down.Store(false)
-	b.eventually("all are handled", func() bool { return c.Stats().Effects == n })
+	// A slow machine is no fault, as long as it goes on.
+	for seen := int64(0); seen < n; {
+		b.eventually(fmt.Sprintf("more than %d of %d are handled, with the breaker %+v", seen, n, c.Breaker()),
+			func() bool { return c.Stats().Effects > seen })
+		seen = c.Stats().Effects
+	}
 	b.eventually("the breaker is closed", func() bool { return c.Breaker().State == middleware.BreakerClosed })
 	b.mustStop()
 

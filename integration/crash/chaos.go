@@ -1,0 +1,210 @@
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// action is one kind of trouble. It returns when the trouble has begun and, where it has an end, ended.
+type action struct {
+	name string
+	// weight is how often it comes in each round of the plan.
+	weight int
+	do     func(ctx context.Context, s *system, rnd *rand.Rand) error
+}
+
+var actions = []action{
+	{"kill a consumer", 2, kill(consumer)},
+	{"kill a relay", 2, kill(relay)},
+	{"kill a producer", 1, kill(producer)},
+	{"kill between effect and commit", 1, dieAt(consumer, effect)},
+	{"kill between commit and ack", 1, dieAt(consumer, committed)},
+	{"kill before the publish", 1, dieAt(relay, publish)},
+	{"kill between publish and delete", 1, dieAt(relay, published)},
+	{"kill between outbox.Add and commit", 1, dieAt(producer, added)},
+	{"kill after a producer's commit", 1, dieAt(producer, produced)},
+	{"freeze a consumer", 1, freeze(consumer)},
+	{"freeze a relay", 1, freeze(relay)},
+	{"freeze a producer", 1, freeze(producer)},
+	{"restart a consumer in order", 1, restart(consumer)},
+	{"restart a relay in order", 1, restart(relay)},
+	{"end connections", 2, endConnections},
+	{"stop the server immediately", 1, stopServer},
+	{"kill a backend", 1, killBackend},
+	{"exhaust max_connections", 1, exhaust},
+	{"fill the disk", 1, fillDisk},
+}
+
+// plan is one round of all actions, in an order of its own.
+func plan(rnd *rand.Rand, disk bool) []action {
+	var round []action
+	for _, a := range actions {
+		if a.name == "fill the disk" && !disk {
+			continue
+		}
+		for range a.weight {
+			round = append(round, a)
+		}
+	}
+	rnd.Shuffle(len(round), func(i, j int) { round[i], round[j] = round[j], round[i] })
+	return round
+}
+
+// between draws a duration.
+func between(rnd *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(rnd.Int64N(int64(most-least)))
+}
+
+func kill(r role) func(context.Context, *system, *rand.Rand) error {
+	return func(_ context.Context, s *system, rnd *rand.Rand) error {
+		s.one(r, rnd).signal(syscall.SIGKILL, true)
+		return nil
+	}
+}
+
+func dieAt(r role, at point) func(context.Context, *system, *rand.Rand) error {
+	return func(_ context.Context, s *system, rnd *rand.Rand) error {
+		s.one(r, rnd).tell(string(at), true)
+		return nil
+	}
+}
+
+// freeze stops a process for less or longer than its leases last, and lets it go on.
+func freeze(r role) func(context.Context, *system, *rand.Rand) error {
+	return func(ctx context.Context, s *system, rnd *rand.Rand) error {
+		p, d := s.one(r, rnd), between(rnd, leaseTTL/4, 2*leaseTTL)
+		s.log("  %s, for %v", p.spec.Name, d.Round(time.Millisecond))
+		p.signal(syscall.SIGSTOP, false)
+		wait(ctx, d)
+		p.signal(syscall.SIGCONT, false)
+		return nil
+	}
+}
+
+func restart(r role) func(context.Context, *system, *rand.Rand) error {
+	return func(_ context.Context, s *system, rnd *rand.Rand) error {
+		s.one(r, rnd).signal(syscall.SIGTERM, true)
+		return nil
+	}
+}
+
+func (s *system) connect(ctx context.Context) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(s.server.url)
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["application_name"] = "chaos"
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// endConnections ends about half of the system's connections.
+func endConnections(ctx context.Context, s *system, rnd *rand.Rand) error {
+	return s.terminate(ctx, 0.5)
+}
+
+func (s *system) terminate(ctx context.Context, share float64) (err error) {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	var n int64
+	err = conn.QueryRow(ctx, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1 AND random() < $2", application, share).Scan(&n)
+	s.log("  %d connections", n)
+	return err
+}
+
+func stopServer(ctx context.Context, s *system, rnd *rand.Rand) error {
+	if err := s.server.stopImmediately(ctx); err != nil {
+		return err
+	}
+	wait(ctx, between(rnd, 0, 2*time.Second))
+	return s.server.start(ctx)
+}
+
+// killBackend kills one of the server's processes by SIGKILL: the server ends all sessions and recovers by itself.
+func killBackend(ctx context.Context, s *system, rnd *rand.Rand) (err error) {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	var pid int
+	err = conn.QueryRow(ctx, "SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY random() LIMIT 1", application).Scan(&pid)
+	if errors.Is(err, pgx.ErrNoRows) { // all are being started
+		return conn.Close(ctx)
+	}
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	_ = conn.Close(ctx) // the server may have ended it
+	if err != nil {
+		return err
+	}
+	wait(ctx, 100*time.Millisecond)
+	return s.server.start(ctx) // waits until it answers
+}
+
+// exhaust takes every connection that the server has to give, those of the system among them, for a while.
+func exhaust(ctx context.Context, s *system, rnd *rand.Rand) error {
+	d := between(rnd, time.Second, 3*time.Second)
+	// The chaos's own connection comes first, or it would get none.
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	hold, end := context.WithCancel(ctx)
+	defer end()
+	var mu sync.Mutex
+	var foreign []*pgx.Conn
+	var refused int
+	var takers sync.WaitGroup
+	for range 8 {
+		takers.Go(func() {
+			for hold.Err() == nil {
+				c, err := s.connect(hold)
+				mu.Lock()
+				if err == nil {
+					foreign = append(foreign, c)
+				} else {
+					refused++
+				}
+				mu.Unlock()
+				if err != nil {
+					wait(hold, 5*time.Millisecond)
+				}
+			}
+		})
+	}
+	full := func() bool { mu.Lock(); defer mu.Unlock(); return refused > 0 }
+	for i := 0; i < 3000 && !full(); i++ {
+		wait(ctx, 10*time.Millisecond)
+	}
+	_, err = conn.Exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1", application)
+	wait(ctx, d)
+	end()
+	takers.Wait()
+	s.log("  %d foreign connections for %v, %d refused", len(foreign), d.Round(time.Millisecond), refused)
+	for _, c := range append(foreign, conn) {
+		err = errors.Join(err, c.Close(ctx))
+	}
+	if refused == 0 {
+		err = errors.Join(err, fmt.Errorf("%d foreign connections did not exhaust the server", len(foreign)))
+	}
+	return err
+}
+
+func fillDisk(ctx context.Context, s *system, rnd *rand.Rand) error {
+	free, err := s.server.fill()
+	if err != nil {
+		return err
+	}
+	wait(ctx, between(rnd, time.Second, 3*time.Second))
+	return free()
+}

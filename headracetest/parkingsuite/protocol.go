@@ -492,13 +492,14 @@ func (b *bench[Tx]) keyNames() []string {
 // history is all of it at once: a history of effects is right if each message is in it once, and those of a key in
 // order, whatever fails, is delivered twice or dies on the way.
 func (b *bench[Tx]) history() {
-	const keys, perKey = 4, 12
-	l := b.line(func(p *parking.Policy) { p.Lease = 3 * time.Millisecond })
+	const keys, perKey = 3, 8
+	l := b.line(func(p *parking.Policy) { p.Lease, p.Poll = 3*time.Millisecond, 5*time.Millisecond })
 	seed := rand.Uint64()
 	b.Logf("seed %d", seed)
 	defer func() {
 		if b.Failed() {
-			b.Logf("failed with seed %d", seed)
+			keys, err := b.ledger.Keys(context.WithoutCancel(b.ctx), b.consumer, "", 100)
+			b.Logf("failed with seed %d; parked: %+v, %v", seed, keys, err)
 		}
 	}()
 	var rolls sync.Mutex
@@ -518,7 +519,7 @@ func (b *bench[Tx]) history() {
 		return nil
 	}
 	for k := range keys {
-		b.breaks(fmt.Sprintf("%d-3", k), fmt.Sprintf("%d-7", k))
+		b.breaks(fmt.Sprintf("%d-3", k), fmt.Sprintf("%d-6", k))
 	}
 
 	// Two drainers, with leases so short that they are always after the same keys.
@@ -536,7 +537,7 @@ func (b *bench[Tx]) history() {
 			if _, err := b.ledger.ReleaseAll(drainCtx, b.consumer, operator); err != nil && drainCtx.Err() == nil && !retryable(err) {
 				b.Errorf("ReleaseAll: %v", err)
 			}
-			pause(drainCtx, 5*time.Millisecond)
+			pause(drainCtx, 20*time.Millisecond)
 		}
 	})
 	// A consumer per key, which delivers in order, again after a failure, and sometimes again after success; and a

@@ -39,7 +39,7 @@ type Harness[Tx any] struct {
 }
 
 // limit bounds every wait of the suite.
-const limit = 30 * time.Second
+const limit = 2 * time.Minute
 
 // Run runs the suite on one database. Each test has a consumer and a history of its own.
 func Run[Tx any](t *testing.T, h Harness[Tx]) {

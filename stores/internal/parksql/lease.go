@@ -12,26 +12,30 @@ import (
 // Lease implements parking.Ledger. A key whose row is locked is being drained, whatever its lease says, and is
 // passed over.
 func (l *Ledger) Lease(ctx context.Context, consumer, owner string, ttl time.Duration, limit int) ([]string, error) {
-	lease := l.lease
-	if l.dialect == schema.MySQL {
-		lease = l.leaseMySQL
+	// Nearly always there is none, which a look finds out without a lock.
+	names, err := l.names(ctx, l.DB, l.free(""), consumer, 1)
+	if err == nil && len(names) > 0 {
+		lease := l.lease
+		if l.dialect == schema.MySQL {
+			lease = l.leaseMySQL
+		}
+		names, err = lease(ctx, consumer, owner, ttl, limit)
 	}
-	names, err := lease(ctx, consumer, owner, ttl, limit)
 	if err != nil {
 		return nil, fmt.Errorf("parking: lease released keys of %q: %w", consumer, l.Explain(ctx, err))
 	}
 	return names, nil
 }
 
-func (l *Ledger) free() string {
+func (l *Ledger) free(lock string) string {
 	return "SELECT msg_key FROM " + l.keys + " WHERE consumer = ? AND state = 'released' AND lease_until <= " + l.now +
-		" ORDER BY released_at, msg_key LIMIT ?" + l.skipped
+		" ORDER BY released_at, msg_key LIMIT ?" + lock
 }
 
 func (l *Ledger) lease(ctx context.Context, consumer, owner string, ttl time.Duration, limit int) ([]string, error) {
-	these := "IN (" + l.free() + ")"
+	these := "IN (" + l.free(l.skipped) + ")"
 	if l.dialect == schema.Postgres { // which may run a subquery of IN again and again, and each time gets more rows
-		these = "= ANY (ARRAY(" + l.free() + "))"
+		these = "= ANY (ARRAY(" + l.free(l.skipped) + "))"
 	}
 	return l.names(ctx, l.DB, "UPDATE "+l.keys+" SET owner = ?, lease_until = "+l.now+" + ?"+
 		" WHERE consumer = ? AND msg_key "+these+" RETURNING msg_key",
@@ -41,7 +45,7 @@ func (l *Ledger) lease(ctx context.Context, consumer, owner string, ttl time.Dur
 // leaseMySQL changes each row by its primary key: a range would lock what is beside it as well.
 func (l *Ledger) leaseMySQL(ctx context.Context, consumer, owner string, ttl time.Duration, limit int) (names []string, err error) {
 	err = l.Tx(ctx, func(db DB) error {
-		if names, err = l.names(ctx, db, l.free(), consumer, limit); err != nil {
+		if names, err = l.names(ctx, db, l.free(l.skipped), consumer, limit); err != nil {
 			return err
 		}
 		for _, name := range names {

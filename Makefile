@@ -5,7 +5,7 @@ GO ?= go
 GOLANGCI ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-.PHONY: help test check lint tidy test-cluster bench bench-kafka bench-sql vuln servers stop
+.PHONY: help test check lint tidy test-cluster failures bench bench-kafka bench-sql vuln servers stop
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -40,6 +40,9 @@ test-cluster: ## restart each of three Kafka brokers in turn under load (2 GB, m
 	integration/servers start kafka3a kafka3b kafka3c
 	eval "$$(integration/servers env kafka3a)" && $(GO) test -race -count=1 -run OnCluster ./brokers/kafka; \
 		rc=$$?; integration/servers stop kafka3a kafka3b kafka3c; exit $$rc
+
+failures: ## 60 s without a database, 1,000 poison messages among 100,000, a killer among 1,024 (many minutes; CI runs small sizes)
+	@eval "$$(integration/servers env kafka postgres)" && $(GO) test -v -count=1 -timeout 60m ./integration/failures -full
 
 servers: ## install (as root, once) and start the real servers of the tests
 	integration/servers install

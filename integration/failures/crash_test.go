@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -160,10 +159,9 @@ func crashLife(dir string) error {
 		return err
 	}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	broker, err := kafka.New(kafka.Config{
-		Seeds: strings.Split(plan.Seeds, ","), Partitions: 4, Replicas: 1, Logger: logger,
-		InstanceID: "the one", // its partitions are its own again after a death, without a wait
-	})
+	config := kafkaConfig(plan.Seeds, logger)
+	config.InstanceID = "the one" // its partitions are its own again after a death, without a wait
+	broker, err := kafka.New(config)
 	if err != nil {
 		return err
 	}

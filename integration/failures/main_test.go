@@ -16,15 +16,22 @@ var fullFlag = flag.Bool("full", false, "run the sizes of the promise; it takes 
 type sizes struct {
 	outage   time.Duration // how long the database is away
 	probe    time.Duration // the longest time between two probes; 0: the default
-	messages int           // of them
-	poison   int           // cannot be handled,
-	keys     int           // and they have so many keys: a prime, so that each poison message has its own
+	keys     int           // of all orders: a prime, so that each order that cannot be handled has its own
+	plain    mix           // for a consumer that does not park,
+	parking  mix           // and for one that does
 	inFlight int           // when the process is killed
 }
 
+// mix is how many orders there are, and how many of them cannot be handled.
+type mix struct{ messages, poison int }
+
 var (
-	full  = sizes{outage: time.Minute, messages: 100_000, poison: 1_000, keys: 1_999, inFlight: 1_024}
-	small = sizes{outage: 4 * time.Second, probe: time.Second, messages: 5_000, poison: 50, keys: 97, inFlight: 128}
+	full = sizes{
+		outage: time.Minute, keys: 1_999, plain: mix{100_000, 1_000}, parking: mix{100_000, 1_000}, inFlight: 1_024,
+	}
+	small = sizes{
+		outage: 4 * time.Second, probe: time.Second, keys: 97, plain: mix{5_000, 50}, parking: mix{2_000, 20}, inFlight: 128,
+	}
 )
 
 func size() sizes {

@@ -21,19 +21,20 @@ var errBroken = errors.New("the order makes no sense")
 // One message in a hundred could not be handled: it stopped its partition, or was gone, or took the others with it.
 func TestPoisonIsDeadLetteredAndRedrivenWithOneEffectEach(t *testing.T) {
 	for _, on := range sites {
-		for name, park := range map[string]*parking.Policy{"": nil, "Parking": {Poll: 50 * time.Millisecond}} {
-			t.Run(on.name+name, func(t *testing.T) {
-				t.Parallel()
-				testPoison(t, on.open(t), park)
-			})
-		}
+		t.Run(on.name, func(t *testing.T) {
+			t.Parallel()
+			testPoison(t, on.open(t), size().plain, nil)
+		})
+		t.Run(on.name+"Parking", func(t *testing.T) {
+			t.Parallel()
+			testPoison(t, on.open(t), size().parking, &parking.Policy{Poll: 50 * time.Millisecond})
+		})
 	}
 }
 
-func testPoison(t *testing.T, s *site, park *parking.Policy) {
-	sizes := size()
-	v := start(s, sizes.keys, func(c *runtime.ConsumerConfig) { c.Park = park })
-	broken := poisonIDs(sizes)
+func testPoison(t *testing.T, s *site, of mix, park *parking.Policy) {
+	v := start(s, size().keys, func(c *runtime.ConsumerConfig) { c.Park = park })
+	broken := of.broken(len(v.next))
 	v.failing(func(id string) error {
 		if broken[id] {
 			return classify.Permanent(errBroken)
@@ -41,28 +42,28 @@ func testPoison(t *testing.T, s *site, park *parking.Policy) {
 		return nil
 	})
 	began := time.Now()
-	v.publish(sizes.messages)
+	v.publish(of.messages)
 	published := time.Since(began)
-	reach(t, "orders that were settled", sizes.messages, func() int {
+	reach(t, "orders that were settled", of.messages, func() int {
 		c := v.work.Stats()
 		return int(c.Effects + c.DeadLettered + c.Parked)
 	})
-	reach(t, "dead letters in the store", sizes.poison, func() int { return int(v.states()[deadletter.New]) })
+	reach(t, "dead letters in the store", of.poison, func() int { return int(v.states()[deadletter.New]) })
 	settled := time.Since(began)
 	parked := v.checkBeforeFix(broken, park != nil)
 
 	v.failing(func(string) error { return nil })
 	fixed := time.Now()
-	report := v.redrive()
+	report := v.redrive(len(broken))
 	v.publish(len(v.next)) // one more of each key, which comes behind what is parked
 	reach(t, "effects", v.sent, func() int { return int(v.work.Stats().Effects) })
 	redriven := time.Since(fixed)
 	v.quit()
 
 	t.Logf("%d orders published in %v, settled after %v: %d dead-lettered, %d parked; redrive: %d, %d of them by release, all had their effect after %v",
-		sizes.messages, published.Round(time.Millisecond), settled.Round(time.Millisecond), sizes.poison, parked,
+		of.messages, published.Round(time.Millisecond), settled.Round(time.Millisecond), of.poison, parked,
 		report.Redriven, report.Released, redriven.Round(time.Millisecond))
-	if got, want := v.states(), map[deadletter.State]int64{deadletter.Redriven: int64(sizes.poison)}; !maps.Equal(got, want) {
+	if got, want := v.states(), map[deadletter.State]int64{deadletter.Redriven: int64(of.poison)}; !maps.Equal(got, want) {
 		t.Errorf("the letters' states are %v, want %v", got, want)
 	}
 	if park != nil {
@@ -75,12 +76,13 @@ func testPoison(t *testing.T, s *site, park *parking.Policy) {
 	v.judge()
 }
 
-// poisonIDs are every hundredth order, each of another key, at the beginning of some and at the end of others.
-func poisonIDs(s sizes) map[string]bool {
+// broken are the orders that cannot be handled: every hundredth, each of another key, at the beginning of some and at
+// the end of others.
+func (m mix) broken(keys int) map[string]bool {
 	ids := map[string]bool{}
-	for i := range s.poison {
-		n := i*(s.messages/s.poison) + 37
-		ids[orderID(n%s.keys, n/s.keys+1)] = true
+	for i := range m.poison {
+		n := i*(m.messages/m.poison) + 37
+		ids[orderID(n%keys, n/keys+1)] = true
 	}
 	return ids
 }
@@ -152,8 +154,8 @@ func (v *service) states() map[deadletter.State]int64 {
 	return states
 }
 
-// redrive sends all dead letters back, as an operator does.
-func (v *service) redrive() deadletter.RedriveReport {
+// redrive sends all dead letters back, as an operator does. There are want of them.
+func (v *service) redrive(want int) deadletter.RedriveReport {
 	v.t.Helper()
 	const actor, reason = "ada", "fixed in release 7"
 	for id := range v.lettersByID() {
@@ -174,7 +176,7 @@ func (v *service) redrive() deadletter.RedriveReport {
 		v.t.Fatal(err)
 	}
 	report, err := redriver.Run(v.t.Context(), deadletter.Filter{Consumer: v.consumer})
-	if want := size().poison; err != nil || report.Redriven != want || len(report.Unsent) > 0 || v.parks && report.Released != want {
+	if err != nil || report.Redriven != want || len(report.Unsent) > 0 || v.parks && report.Released != want {
 		v.t.Errorf("redrive: %+v, %v; want %d", report, err, want)
 	}
 	return report

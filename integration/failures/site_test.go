@@ -65,7 +65,7 @@ const orderPlaced = "order.placed"
 func onKafka(t testing.TB) *site {
 	t.Helper()
 	seeds, address := testserver.Kafka(t), testserver.Postgres(t)
-	b, err := kafka.New(kafka.Config{Seeds: strings.Split(seeds, ","), Partitions: 4, Replicas: 1, Logger: logger(t)})
+	b, err := kafka.New(kafkaConfig(seeds, logger(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +102,14 @@ func onKafka(t testing.TB) *site {
 		return ids
 	}
 	return s
+}
+
+// kafkaConfig is patient: a slow machine is no fault.
+func kafkaConfig(seeds string, logger *slog.Logger) kafka.Config {
+	return kafka.Config{
+		Seeds: strings.Split(seeds, ","), Partitions: 4, Replicas: 1, Logger: logger,
+		DialTimeout: standstill, PublishTimeout: standstill,
+	}
 }
 
 // ownSchema makes a schema with the table of effects, which is dropped when the test ends.

@@ -5,7 +5,7 @@ GO ?= go
 GOLANGCI ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-.PHONY: help test check lint tidy test-cluster failures bench bench-kafka bench-sql vuln servers stop
+.PHONY: help test check lint tidy test-cluster crash failures bench bench-kafka bench-sql vuln servers stop
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -43,6 +43,9 @@ test-cluster: ## restart each of three Kafka brokers in turn under load (2 GB, m
 
 failures: ## 60 s without a database, 1,000 poison messages among 100,000, a killer among 1,024 (many minutes; CI runs small sizes)
 	@eval "$$(integration/servers env kafka postgres)" && $(GO) test -v -count=1 -timeout 60m ./integration/failures -full
+
+crash: ## Postgres: kill everything while 200,000 events go through (10 min, own server; as root the disk fills up too); SEED=n for the plan of another run
+	@$(GO) run ./integration/crash/full $(if $(SEED),-seed $(SEED)) $(if $(EVENTS),-events $(EVENTS))
 
 servers: ## install (as root, once) and start the real servers of the tests
 	integration/servers install

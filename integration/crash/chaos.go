@@ -15,31 +15,29 @@ import (
 // action is one kind of trouble. It returns when the trouble has begun and, where it has an end, ended.
 type action struct {
 	name string
-	// weight is how often it comes in each round of the plan.
-	weight int
-	do     func(ctx context.Context, s *system, rnd *rand.Rand) error
+	do   func(ctx context.Context, s *system, rnd *rand.Rand) error
 }
 
 var actions = []action{
-	{"kill a consumer", 2, kill(consumer)},
-	{"kill a relay", 2, kill(relay)},
-	{"kill a producer", 1, kill(producer)},
-	{"kill between effect and commit", 1, dieAt(consumer, effect)},
-	{"kill between commit and ack", 1, dieAt(consumer, committed)},
-	{"kill before the publish", 1, dieAt(relay, publish)},
-	{"kill between publish and delete", 1, dieAt(relay, published)},
-	{"kill between outbox.Add and commit", 1, dieAt(producer, added)},
-	{"kill after a producer's commit", 1, dieAt(producer, produced)},
-	{"freeze a consumer", 1, freeze(consumer)},
-	{"freeze a relay", 1, freeze(relay)},
-	{"freeze a producer", 1, freeze(producer)},
-	{"restart a consumer in order", 1, restart(consumer)},
-	{"restart a relay in order", 1, restart(relay)},
-	{"end connections", 2, endConnections},
-	{"stop the server immediately", 1, stopServer},
-	{"kill a backend", 1, killBackend},
-	{"exhaust max_connections", 1, exhaust},
-	{"fill the disk", 1, fillDisk},
+	{"kill a consumer", kill(consumer)},
+	{"kill a relay", kill(relay)},
+	{"kill a producer", kill(producer)},
+	{"kill between effect and commit", dieAt(consumer, effect)},
+	{"kill between commit and ack", dieAt(consumer, committed)},
+	{"kill before the publish", dieAt(relay, publish)},
+	{"kill between publish and delete", dieAt(relay, published)},
+	{"kill between outbox.Add and commit", dieAt(producer, added)},
+	{"kill after a producer's commit", dieAt(producer, produced)},
+	{"freeze a consumer", freeze(consumer)},
+	{"freeze a relay", freeze(relay)},
+	{"freeze a producer", freeze(producer)},
+	{"restart a consumer in order", restart(consumer)},
+	{"restart a relay in order", restart(relay)},
+	{"end connections", endConnections},
+	{"stop the server immediately", stopServer},
+	{"kill a backend", killBackend},
+	{"exhaust max_connections", exhaust},
+	{"fill the disk", fillDisk},
 }
 
 // plan is one round of all actions, in an order of its own.
@@ -49,9 +47,7 @@ func plan(rnd *rand.Rand, disk bool) []action {
 		if a.name == "fill the disk" && !disk {
 			continue
 		}
-		for range a.weight {
-			round = append(round, a)
-		}
+		round = append(round, a)
 	}
 	rnd.Shuffle(len(round), func(i, j int) { round[i], round[j] = round[j], round[i] })
 	return round
@@ -71,7 +67,7 @@ func kill(r role) func(context.Context, *system, *rand.Rand) error {
 
 func dieAt(r role, at point) func(context.Context, *system, *rand.Rand) error {
 	return func(_ context.Context, s *system, rnd *rand.Rand) error {
-		s.one(r, rnd).tell(string(at), true)
+		s.one(r, rnd).dieAt(at)
 		return nil
 	}
 }
@@ -79,7 +75,7 @@ func dieAt(r role, at point) func(context.Context, *system, *rand.Rand) error {
 // freeze stops a process for less or longer than its leases last, and lets it go on.
 func freeze(r role) func(context.Context, *system, *rand.Rand) error {
 	return func(ctx context.Context, s *system, rnd *rand.Rand) error {
-		p, d := s.one(r, rnd), between(rnd, leaseTTL/4, 2*leaseTTL)
+		p, d := s.one(r, rnd), between(rnd, s.Lease/4, 2*s.Lease)
 		s.log("  %s, for %v", p.spec.Name, d.Round(time.Millisecond))
 		p.signal(syscall.SIGSTOP, false)
 		wait(ctx, d)
@@ -125,7 +121,7 @@ func stopServer(ctx context.Context, s *system, rnd *rand.Rand) error {
 	if err := s.server.stopImmediately(ctx); err != nil {
 		return err
 	}
-	wait(ctx, between(rnd, 0, 2*time.Second))
+	wait(ctx, between(rnd, 0, s.Lease))
 	return s.server.start(ctx)
 }
 
@@ -153,7 +149,7 @@ func killBackend(ctx context.Context, s *system, rnd *rand.Rand) (err error) {
 
 // exhaust takes every connection that the server has to give, those of the system among them, for a while.
 func exhaust(ctx context.Context, s *system, rnd *rand.Rand) error {
-	d := between(rnd, time.Second, 3*time.Second)
+	d := between(rnd, s.Lease/2, 3*s.Lease/2)
 	// The chaos's own connection comes first, or it would get none.
 	conn, err := s.connect(ctx)
 	if err != nil {
@@ -205,6 +201,6 @@ func fillDisk(ctx context.Context, s *system, rnd *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	wait(ctx, between(rnd, time.Second, 3*time.Second))
+	wait(ctx, between(rnd, s.Lease/2, 3*s.Lease/2))
 	return free()
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -39,22 +40,17 @@ const (
 	committed point = "committed" // a consumer, between COMMIT and the ack
 )
 
-var points = map[role][]point{
-	producer: {added, produced},
-	relay:    {publish, published},
-	consumer: {effect, committed},
-}
-
 // spec is what a process is told at its start.
 type spec struct {
-	Role    role   `json:"role"`
-	Name    string `json:"name"`
-	URL     string `json:"url"`
-	History string `json:"history"` // the file of its records
-	Keys    int    `json:"keys"`
-	Seed    uint64 `json:"seed"`
-	Grouped bool   `json:"grouped"` // a consumer with group transactions
-	Paused  bool   `json:"paused"`  // a producer that waits for "go"
+	Role    role          `json:"role"`
+	Name    string        `json:"name"`
+	URL     string        `json:"url"`
+	History string        `json:"history"` // the file of its records
+	Keys    int           `json:"keys"`
+	Seed    uint64        `json:"seed"`
+	Lease   time.Duration `json:"lease"`
+	Grouped bool          `json:"grouped"` // a consumer with group transactions
+	Paused  bool          `json:"paused"`  // a producer that waits for "go"
 }
 
 // child is a process of the system, seen from inside.

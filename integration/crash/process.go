@@ -23,7 +23,8 @@ type process struct {
 	runs    int
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
-	meant   bool // the end that comes is the runner's doing
+	meant   bool  // the end that comes is the runner's doing
+	armed   point // where it is to die
 	stopped bool
 	ended   chan struct{} // no process will come any more
 }
@@ -40,6 +41,7 @@ func (p *process) start() error {
 	told.History = filepath.Join(p.s.dir, told.Name+".jsonl")
 	told.Seed += uint64(p.runs)
 	told.Paused = p.s.paused.Load()
+	told.Lease = p.s.Lease
 	text, err := json.Marshal(told)
 	if err != nil {
 		return err
@@ -58,7 +60,7 @@ func (p *process) start() error {
 	if err = errors.Join(err, stderr.Close()); err != nil {
 		return fmt.Errorf("start %s: %w", told.Name, err)
 	}
-	p.cmd, p.meant = cmd, false
+	p.cmd, p.meant, p.armed = cmd, false, ""
 	return nil
 }
 
@@ -68,8 +70,11 @@ func (p *process) keep() {
 	for {
 		err := p.cmd.Wait()
 		p.mu.Lock()
+		if p.armed != "" && p.cmd.ProcessState.ExitCode() < 0 {
+			p.s.count("  died there: " + string(p.armed))
+		}
 		switch {
-		case p.stopped && !p.meant && err != nil:
+		case p.stopped && !p.meant && err != nil && !terminated(p.cmd.ProcessState):
 			p.s.fail(fmt.Errorf("%s did not stop in order: %w", p.spec.Name, err))
 		case p.stopped:
 		case !p.meant || p.cmd.ProcessState.ExitCode() > 0: // -1 is a signal
@@ -98,21 +103,36 @@ func (p *process) keep() {
 	}
 }
 
+// terminated tells whether SIGTERM ended the process: it had just started, and did not listen yet.
+func terminated(state *os.ProcessState) bool {
+	status, ok := state.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGTERM
+}
+
 // signal sends a signal to the process that is there now. ends: it will end by that.
 func (p *process) signal(sig syscall.Signal, ends bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.meant = p.meant || ends
+	if ends {
+		p.meant, p.armed = true, ""
+	}
 	// One that has just ended is no error.
 	_ = p.cmd.Process.Signal(sig)
 }
 
-// tell sends a command. ends: it will end by that.
-func (p *process) tell(command string, ends bool) {
+// tell sends a command.
+func (p *process) tell(command string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.meant = p.meant || ends
 	_, _ = io.WriteString(p.stdin, command+"\n") // likewise
+}
+
+// dieAt makes the process die when it comes to a point.
+func (p *process) dieAt(at point) {
+	p.mu.Lock()
+	p.meant, p.armed = true, at
+	p.mu.Unlock()
+	p.tell(string(at))
 }
 
 // stop ends the process in order, for good.
@@ -126,7 +146,7 @@ func (p *process) stop() {
 // kill ends it whatever it does.
 func (p *process) kill() {
 	p.mu.Lock()
-	p.stopped = true
+	p.stopped, p.armed = true, ""
 	_ = p.cmd.Process.Kill()
 	p.mu.Unlock()
 }

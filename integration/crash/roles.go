@@ -29,9 +29,6 @@ const (
 	topic        = "crash.events"
 	consumerName = "crash.effects"
 	eventType    = "crash.made"
-
-	// leaseTTL is shorter than the longest freeze, so that frozen processes lose their leases.
-	leaseTTL = 2 * time.Second
 )
 
 // made is the event: the seq-th change of a key.
@@ -126,7 +123,7 @@ func (k killable) Publish(topic string, msgs ...*message.Message) error {
 }
 
 func (c *child) broker() (*postgres.Broker, error) {
-	return postgres.New(postgres.Config{Pool: c.pool, LeaseTTL: leaseTTL, PollMax: 200 * time.Millisecond})
+	return postgres.New(postgres.Config{Pool: c.pool, LeaseTTL: c.Lease, PollMax: 200 * time.Millisecond})
 }
 
 func (c *child) relay(ctx context.Context) error {
@@ -143,7 +140,7 @@ func (c *child) relay(ctx context.Context) error {
 		return err
 	}
 	r, err := outbox.NewRelay(store.Outbox(), killable{pub, c}, outbox.RelayConfig{
-		Owner: c.Name, Batch: 50, LeaseTTL: leaseTTL, PublishTimeout: leaseTTL / 2, DatabaseTimeout: leaseTTL / 2, PollMax: 200 * time.Millisecond,
+		Owner: c.Name, Batch: 50, LeaseTTL: c.Lease, PublishTimeout: c.Lease / 2, DatabaseTimeout: c.Lease / 2, PollMax: 200 * time.Millisecond,
 		BackoffMax: time.Second,
 	})
 	if err != nil {

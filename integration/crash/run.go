@@ -31,6 +31,9 @@ type Config struct {
 	// Rounds is the least number of times that each action comes, CalmMin and CalmMax what lies between two.
 	Rounds           int
 	CalmMin, CalmMax time.Duration
+	// Lease is the time to live of the relays' and the broker's leases. Freezes last for up to twice that,
+	// outages nearly as long.
+	Lease time.Duration
 	// Backlog is how many events may wait for their effect before producers pause.
 	Backlog int64
 	// DiskMiB is the size of a file system in memory for the tables, which fills up at times. It takes root;
@@ -253,7 +256,7 @@ func (s *system) pace() {
 		command = "pause"
 	}
 	for _, p := range s.places[producer] {
-		p.tell(command, false)
+		p.tell(command)
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 const (
 	// application is the name of the system's connections.
 	application = "headrace-crash"
-	database    = "crash"
 	space       = "crash" // the tablespace
 )
 
@@ -26,7 +25,7 @@ const (
 type server struct {
 	script string
 	dir    string
-	url    string // of the database
+	url    string
 	// disk is the folder of the small file system that the tables are on; "" where there is none.
 	disk string
 }
@@ -48,43 +47,45 @@ func startServer(ctx context.Context, script, dir string, diskMiB int) (_ *serve
 		return nil, err
 	}
 	_, out, _ = strings.Cut(out, "'")
-	admin, _, _ := strings.Cut(out, "'")
-	s.url = strings.Replace(admin, "/postgres?", "/"+database+"?", 1)
-	conn, err := pgx.Connect(ctx, admin)
+	s.url, _, _ = strings.Cut(out, "'")
+	if err := s.mount(ctx, diskMiB); err != nil || s.disk == "" {
+		return s, err
+	}
+	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	if _, err := conn.Exec(ctx, "CREATE DATABASE "+database); err != nil {
-		return nil, err
-	}
-	if diskMiB == 0 || !s.mount(ctx, diskMiB) {
-		return s, nil
-	}
 	if _, err := conn.Exec(ctx, "CREATE TABLESPACE "+space+" LOCATION '"+filepath.Join(s.disk, "tables")+"'"); err != nil {
 		return nil, err
 	}
-	_, err = conn.Exec(ctx, "ALTER DATABASE "+database+" SET default_tablespace = '"+space+"'")
+	_, err = conn.Exec(ctx, "ALTER DATABASE "+conn.Config().Database+" SET default_tablespace = '"+space+"'")
 	return s, err
 }
 
-// mount makes the small file system, and reports whether it may.
-func (s *server) mount(ctx context.Context, mib int) bool {
+// mount makes the small file system, where it may.
+func (s *server) mount(ctx context.Context, mib int) error {
+	if mib == 0 || os.Getuid() != 0 {
+		return nil
+	}
 	disk := filepath.Join(s.dir, "disk")
-	if os.Getuid() != 0 || os.MkdirAll(disk, 0o755) != nil {
-		return false
+	if err := os.MkdirAll(disk, 0o755); err != nil {
+		return err
 	}
 	if exec.CommandContext(ctx, "mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%dm,mode=755", mib), "tmpfs", disk).Run() != nil {
-		return false
+		return ctx.Err() // refused is no failure: no disk fills up then
 	}
 	s.disk = disk
 	tables := filepath.Join(disk, "tables")
 	info, err := os.Stat(filepath.Join(s.dir, "postgres", "data"))
-	if err != nil || os.Mkdir(tables, 0o700) != nil {
-		return false
+	if err != nil {
+		return err
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
-	return ok && os.Chown(tables, int(owner.Uid), int(owner.Gid)) == nil
+	if !ok {
+		return fmt.Errorf("the owner of %s is not known", info.Name())
+	}
+	return errors.Join(os.Mkdir(tables, 0o700), os.Chown(tables, int(owner.Uid), int(owner.Gid)))
 }
 
 func (s *server) run(ctx context.Context, args ...string) (string, error) {
@@ -151,20 +152,18 @@ func (s *server) fill() (free func() error, err error) {
 		return nil, err
 	}
 	free = func() error { return os.Remove(name) }
-	for block := make([]byte, 64<<10); err == nil; {
-		if _, err = f.Write(block); err != nil && len(block) > 1 {
-			block, err = block[:len(block)/2], onlyFull(err)
+	for block := make([]byte, 64<<10); len(block) > 0; {
+		_, err = f.Write(block)
+		if err == nil {
+			continue
 		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			return nil, errors.Join(err, f.Close(), free())
+		}
+		block = block[:len(block)/2]
 	}
-	if err = errors.Join(onlyFull(err), f.Close()); err != nil {
-		err = errors.Join(err, free())
+	if err := f.Close(); err != nil {
+		return nil, errors.Join(err, free())
 	}
-	return free, err
-}
-
-func onlyFull(err error) error {
-	if errors.Is(err, syscall.ENOSPC) {
-		return nil
-	}
-	return err
+	return free, nil
 }

@@ -44,7 +44,7 @@ func run() error {
 	defer stop()
 	report, err := crash.Run(ctx, crash.Config{
 		Servers: "integration/servers", Dir: dir, Seed: *seed, Events: *events, Keys: 400, Producers: 2, Relays: 2, Consumers: 3,
-		Rounds: *rounds, CalmMin: 200 * time.Millisecond, CalmMax: 2 * time.Second, Backlog: 10_000, DiskMiB: 1024,
+		Rounds: *rounds, Lease: 2 * time.Second, CalmMin: 200 * time.Millisecond, CalmMax: 2 * time.Second, Backlog: 10_000, DiskMiB: 1024,
 		Patience: 2 * time.Minute, Log: os.Stdout,
 	})
 	if err != nil {

@@ -35,7 +35,6 @@ func TestStormOfKills(t *testing.T) {
 }
 
 func TestStormsOnKafka(t *testing.T) {
-	t.Parallel()
 	seeds := real(t)
 	t.Run("cooperative-sticky", func(t *testing.T) { storm(t, seeds, stormConfig{}) })
 	t.Run("eager", func(t *testing.T) {

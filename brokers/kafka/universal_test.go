@@ -16,15 +16,13 @@ import (
 )
 
 // Watermill's own suite. With one un-acked delivery the broker keeps the order that the suite calls guaranteed; with a
-// window, which the suite knows nothing of, it delivers ahead of the acks. It waits for most of its time, and so runs beside others.
+// window, which the suite knows nothing of, it delivers ahead of the acks.
 func TestUniversal(t *testing.T) {
-	t.Parallel()
 	_, seeds := fake(t)
 	universal(t, seeds)
 }
 
 func TestUniversalOnKafka(t *testing.T) {
-	t.Parallel()
 	universal(t, real(t))
 }
 
@@ -71,13 +69,11 @@ func universal(t *testing.T, seeds []string) {
 }
 
 func TestConformance(t *testing.T) {
-	t.Parallel()
 	_, seeds := fake(t)
 	conformance(t, seeds)
 }
 
 func TestConformanceOnKafka(t *testing.T) {
-	t.Parallel()
 	conformance(t, real(t))
 }
 

@@ -65,10 +65,16 @@ func kill(r role) func(context.Context, *system, *rand.Rand) error {
 	}
 }
 
+// dieAt makes a process die at a point, and waits until it has, if it comes there soon.
 func dieAt(r role, at point) func(context.Context, *system, *rand.Rand) error {
-	return func(_ context.Context, s *system, rnd *rand.Rand) error {
-		s.one(r, rnd).dieAt(at)
-		return nil
+	return func(ctx context.Context, s *system, rnd *rand.Rand) error {
+		p := s.one(r, rnd)
+		p.dieAt(at)
+		for began := time.Now(); p.waits() && time.Since(began) < 3*s.Lease; {
+			wait(ctx, 20*time.Millisecond)
+			_, _ = s.look() // paces the producers; an outage is not ours to report
+		}
+		return ctx.Err()
 	}
 }
 

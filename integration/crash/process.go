@@ -135,6 +135,13 @@ func (p *process) dieAt(at point) {
 	p.tell(string(at))
 }
 
+// waits tells whether the process is still to die at a point.
+func (p *process) waits() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.armed != ""
+}
+
 // stop ends the process in order, for good.
 func (p *process) stop() {
 	p.mu.Lock()

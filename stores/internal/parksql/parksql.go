@@ -42,6 +42,7 @@ type Ledger struct {
 	keys, msgs, audit  string // the tables
 	now                string // the database's clock in microseconds
 	forUpdate, skipped string // SQLite has neither
+	look               string // what is asked for each message: consumer, key
 }
 
 var _ parking.Ledger = (*Ledger)(nil)
@@ -62,6 +63,10 @@ func New(n schema.Names, a Access) *Ledger {
 	}
 	if n.Dialect != schema.SQLite {
 		l.forUpdate, l.skipped = " FOR UPDATE", " FOR UPDATE SKIP LOCKED"
+	}
+	l.look = l.text("UPDATE " + l.keys + addOne + ofKey + " RETURNING next_seq - 1, messages")
+	if n.Dialect == schema.MySQL {
+		l.look = "SELECT 1 FROM " + l.keys + ofKey
 	}
 	return l
 }
@@ -94,11 +99,16 @@ func (l *Ledger) query(ctx context.Context, db DB, row func(scan func(...any) er
 }
 
 // one runs a query of at most one row and reports whether there was one.
-func (l *Ledger) one(ctx context.Context, db DB, query string, args, into []any) (found bool, err error) {
-	err = l.query(ctx, db, func(scan func(...any) error) (bool, error) {
+func (l *Ledger) one(ctx context.Context, db DB, query string, args, into []any) (bool, error) {
+	return first(ctx, db, l.text(query), args, into)
+}
+
+// first is one with the text that the driver wants.
+func first(ctx context.Context, db DB, text string, args, into []any) (found bool, err error) {
+	err = db.Query(ctx, func(scan func(...any) error) (bool, error) {
 		found = true
 		return false, scan(into...)
-	}, query, args...)
+	}, text, args...)
 	return found && err == nil, err
 }
 

@@ -69,8 +69,7 @@ func (l *Ledger) integer() string {
 const addOne = " SET next_seq = next_seq + 1, messages = messages + 1"
 
 func (l *Ledger) lock(ctx context.Context, db DB, consumer, key string) (seq int64, messages int, out parking.Outcome, err error) {
-	found, err := l.one(ctx, db, "UPDATE "+l.keys+addOne+ofKey+" RETURNING next_seq - 1, messages",
-		[]any{consumer, key}, []any{&seq, &messages})
+	found, err := first(ctx, db, l.look, []any{consumer, key}, []any{&seq, &messages})
 	if found {
 		out = parking.Reserved
 	}
@@ -85,7 +84,7 @@ func (l *Ledger) lock(ctx context.Context, db DB, consumer, key string) (seq int
 // run on it.
 func (l *Ledger) lockMySQL(ctx context.Context, db DB, consumer, key string) (seq int64, messages int, out parking.Outcome, err error) {
 	var one int
-	found, err := l.one(ctx, db, "SELECT 1 FROM "+l.keys+ofKey, []any{consumer, key}, []any{&one})
+	found, err := first(ctx, db, l.look, []any{consumer, key}, []any{&one})
 	if err != nil || !found {
 		return 0, 0, parking.NotParked, err
 	}

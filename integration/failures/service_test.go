@@ -1,6 +1,7 @@
 package failures_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -143,7 +144,7 @@ func (v *service) note(records ...history.Record) {
 	for _, r := range records {
 		r.Time = int64(len(v.tape))
 		if r.Kind != history.Published {
-			r.Process, r.Consumer = "one", v.consumer
+			r.Process, r.Consumer = cmp.Or(r.Process, "one"), v.consumer
 		}
 		v.tape = append(v.tape, r)
 	}
@@ -168,8 +169,12 @@ type ranKey struct{}
 func (v *service) recorded(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		id := msg.Metadata[event.MetaID]
+		process := ""
+		if parking.IsDrained(msg.Context()) {
+			process = "drain" // it has a lane of its own: between that and the live one the key's row in the database keeps the order
+		}
 		r := func(kind history.Kind) history.Record {
-			return history.Record{Kind: kind, ID: id, Key: keyOf(id)}
+			return history.Record{Kind: kind, Process: process, ID: id, Key: keyOf(id)}
 		}
 		if parking.IsDrained(msg.Context()) {
 			v.note(r(history.Unpark))

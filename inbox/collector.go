@@ -377,7 +377,7 @@ func (w *worker[Tx, V]) single(m *member[Tx, V]) {
 		return
 	}
 	m.signal <- signal[Tx]{what: runAndTell}
-	_ = <-m.done // that it has ended; how, its own caller is told
+	<-m.done //nolint:errcheck // that it has ended: how, its own caller is told
 	w.free(m)
 }
 

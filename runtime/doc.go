@@ -8,8 +8,8 @@
 //	err = rt.Run(ctx)                                              // blocks; drains when ctx ends
 //
 // A message passes, outermost first: intake (package ordering), trace and metrics (telemetry),
-// correlation (middleware), the broker's hard limit, settle (here), dead letters (poison), retry (middleware); then for each attempt:
-// recovery of panics, the check for a receipt, the user's own middleware, the time limit, decoding (event),
+// correlation (middleware), the broker's hard limit, settle (here), dead letters (poison), retry and breaker (middleware); then for
+// each attempt: the crash ledger, if there is one, recovery of panics, the check for a receipt, the user's own middleware, the time limit, decoding (event),
 // the inbox, and the handler.
 //
 // # Guarantees
@@ -19,15 +19,17 @@
 //   - Deliveries of equal keys run one at a time, in order of arrival, retries and dead letters included.
 //   - With [HandleTx] a message takes effect once, however often it is delivered, for as long as the inbox
 //     remembers it ([Config].InboxRetention).
+//   - An outage of what the handlers depend on empties nothing into the dead letters: an exhausted failure that may
+//     pass is one only if another key has succeeded since.
 //   - Shutdown is never a failure: nothing is dead-lettered and no attempt is counted because of it.
 //
 // # Not guaranteed
 //
 //   - [Handle] is at-least-once. Its handler gets the message's id (event.MessageID) for a key of its own.
 //   - There is no order between keys, and none between processes beyond what the broker gives.
-//   - An outage of a dependency that lasts longer than the retries dead-letters the messages that arrive
-//     meanwhile: it is not yet told from their own failure. Raise Retry.MaxAttempts and MaxElapsed for one
-//     that can be out for long; only the keys of the messages that wait are held.
+//   - A dependency that fails for some messages and works for others at the same time (a disk that is nearly
+//     full) is not told from bad messages: what succeeds vouches against what fails. Raise
+//     Retry.MaxAttempts and MaxElapsed where that can last. See middleware.Breaker.
 //
 // It knows no broker and no database driver: a program compiles only those it imports.
 package runtime

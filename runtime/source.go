@@ -12,7 +12,8 @@ import (
 	"github.com/headrace-go/headrace/poison"
 )
 
-// source is one subscription of a consumer. All of a consumer share its intake, and so its lanes.
+// source is one subscription of a consumer. All of a consumer share its intake and its lanes; but parked messages that
+// were released have lanes of their own, since the database's row keeps them in order with the live ones of their key.
 type source struct {
 	name       string // of the router's handler
 	topic      string

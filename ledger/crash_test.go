@@ -22,16 +22,21 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
+	"github.com/headrace-go/headrace/brokers/kafka"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/internal/testserver"
 	"github.com/headrace-go/headrace/ledger"
 	"github.com/headrace-go/headrace/ledger/file"
 	"github.com/headrace-go/headrace/poison"
 	"github.com/headrace-go/headrace/runtime"
+	"github.com/headrace-go/headrace/stores/pgxstore"
 	"github.com/headrace-go/headrace/stores/sqlite"
 	"github.com/headrace-go/headrace/stores/sqlstore"
 )
@@ -46,13 +51,15 @@ type crashPlan struct {
 	Killers  []int  // and how they kill:
 	How      string // "sigkill", "exit", "panic", "stack"
 	Together int    // the first two lives kill when so many handlers run
-	Ledger   string // "sqlite", "file"
+	Ledger   string // "sqlite", "file"; "postgres" with Kafka as the broker
+
+	// Of Kafka and Postgres: the servers, and the names that are this test's alone.
+	Kafka, Postgres, Topic, Schema string
 }
 
 const (
 	crashConsumer = "orders.work"
-	crashTopic    = "orders"
-	crashLimit    = 60 * time.Second
+	crashLimit    = 5 * time.Minute
 )
 
 // crashMain is one life of the service. It ends with 0 when every message has been settled.
@@ -84,25 +91,16 @@ func crashLife(dir string) (err error) {
 		}
 	}()
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	server, err := embedded.Start(embedded.Config{Dir: filepath.Join(dir, "jetstream"), Logger: logger})
+	broker, err := crashBroker(dir, plan, logger, &closers)
 	if err != nil {
 		return err
 	}
-	closers = append(closers, server.Close)
-	broker, err := jetstream.New(jetstream.Config{Server: server, AckWait: 2 * time.Second, Logger: logger})
+	store, err := crashEffects(dir, plan)
 	if err != nil {
 		return err
 	}
-	closers = append(closers, broker.Close)
-	store, err := crashStore(dir, "effects.db")
-	if err != nil {
-		return err
-	}
-	closers = append(closers, store.Close)
-	if _, err := store.DB().Exec("CREATE TABLE IF NOT EXISTS effects (id TEXT NOT NULL)"); err != nil {
-		return err
-	}
-	cfg := ledger.Config{Instance: "the one"}
+	closers = append(closers, store.close)
+	cfg := ledger.Config{Instance: "the one", Store: store.ledger}
 	switch plan.Ledger {
 	case "sqlite":
 		own, err := crashStore(dir, "ledger.db")
@@ -127,6 +125,99 @@ func crashLife(dir string) (err error) {
 	return crashRun(dir, plan, lives, broker, store, cfg, logger)
 }
 
+func crashBroker(dir string, plan crashPlan, logger *slog.Logger, closers *[]func() error) (brokers.Broker, error) {
+	if plan.Kafka != "" {
+		broker, err := kafka.New(kafka.Config{
+			Seeds: strings.Split(plan.Kafka, ","), Logger: logger, Partitions: 4, Replicas: 1,
+			InstanceID: "the one", // it comes back before it is missed
+		})
+		if err == nil {
+			*closers = append(*closers, broker.Close)
+		}
+		return broker, err
+	}
+	server, err := embedded.Start(embedded.Config{Dir: filepath.Join(dir, "jetstream"), Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	*closers = append(*closers, server.Close)
+	broker, err := jetstream.New(jetstream.Config{Server: server, AckWait: 10 * time.Second, Logger: logger})
+	if err == nil {
+		*closers = append(*closers, broker.Close)
+	}
+	return broker, err
+}
+
+// effects is a database with the service's effects, each of them once.
+type effects struct {
+	once   func(ctx context.Context, c inbox.Claim) (bool, error)
+	count  func(ctx context.Context) (rows, ids int, err error)
+	ledger ledger.Store
+	close  func() error
+}
+
+const (
+	createEffects = "CREATE TABLE IF NOT EXISTS effects (id TEXT NOT NULL)"
+	countEffects  = "SELECT count(*), count(DISTINCT id) FROM effects"
+)
+
+func crashEffects(dir string, plan crashPlan) (*effects, error) {
+	ctx := context.Background()
+	if plan.Postgres != "" {
+		cfg, err := pgxpool.ParseConfig(plan.Postgres)
+		if err != nil {
+			return nil, err
+		}
+		cfg.ConnConfig.RuntimeParams["search_path"] = plan.Schema
+		cfg.MaxConns = 12
+		pool, err := pgxpool.NewWithConfig(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		store, err := pgxstore.New(pool, pgxstore.WithSchema(plan.Schema))
+		if err == nil {
+			err = store.Migrate(ctx)
+		}
+		if err == nil {
+			_, err = pool.Exec(ctx, createEffects)
+		}
+		return &effects{
+			once: func(ctx context.Context, c inbox.Claim) (bool, error) {
+				return store.Once(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, "INSERT INTO effects (id) VALUES ($1)", c.ID)
+					return err
+				})
+			},
+			count: func(ctx context.Context) (rows, ids int, err error) {
+				err = pool.QueryRow(ctx, countEffects).Scan(&rows, &ids)
+				return rows, ids, err
+			},
+			ledger: store.Ledger(),
+			close:  func() error { pool.Close(); return nil },
+		}, err
+	}
+	store, err := crashStore(dir, "effects.db")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := store.DB().ExecContext(ctx, createEffects); err != nil {
+		return nil, err
+	}
+	return &effects{
+		once: func(ctx context.Context, c inbox.Claim) (bool, error) {
+			return store.Once(ctx, c, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "INSERT INTO effects (id) VALUES (?)", c.ID)
+				return err
+			})
+		},
+		count: func(ctx context.Context) (rows, ids int, err error) {
+			err = store.DB().QueryRowContext(ctx, countEffects).Scan(&rows, &ids)
+			return rows, ids, err
+		},
+		close: store.Close,
+	}, nil
+}
+
 func crashStore(dir, name string) (*sqlstore.Store, error) {
 	store, err := sqlite.Open(filepath.Join(dir, name), sqlite.WithSynchronous(sqlite.SynchronousNormal))
 	if err != nil {
@@ -149,11 +240,11 @@ func crashPublish(broker brokers.Broker, plan crashPlan) error {
 		}
 		msgs = append(msgs, msg)
 	}
-	return errors.Join(pub.Publish(crashTopic, msgs...), pub.Close())
+	return errors.Join(pub.Publish(plan.Topic, msgs...), pub.Close())
 }
 
 // crashRun runs the service until everything was settled.
-func crashRun(dir string, plan crashPlan, life int, broker brokers.Broker, store *sqlstore.Store, cfg ledger.Config, logger *slog.Logger) error {
+func crashRun(dir string, plan crashPlan, life int, broker brokers.Broker, store *effects, cfg ledger.Config, logger *slog.Logger) error {
 	rt, err := runtime.New(runtime.Config{
 		Service: "orders", Broker: broker, Logger: logger, Ledger: cfg,
 		Policy: runtime.Policy{Window: 1024, Concurrency: 1024, Timeout: runtime.Off},
@@ -163,49 +254,57 @@ func crashRun(dir string, plan crashPlan, life int, broker brokers.Broker, store
 	}
 	ctx, stop := context.WithTimeout(context.Background(), crashLimit)
 	defer stop()
-	work := rt.Consumer(crashConsumer, crashTopic)
+	work := rt.Consumer(crashConsumer, plan.Topic)
 	runtime.HandleMessage(work, "placed", crashHandler(dir, plan, life, store))
 
 	var mu sync.Mutex
-	dead := map[string]bool{}
-	graves := rt.Consumer("orders.graves", crashTopic+poison.Suffix)
+	graves := rt.Consumer("orders.graves", plan.Topic+poison.Suffix)
 	runtime.HandleDeadLetters(graves, func(_ context.Context, r poison.Record) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if !dead[r.ID] {
-			dead[r.ID] = true
-			_, err := note(dir, "dead", fmt.Sprintf("%s %s %s\n", r.MessageID, r.ErrorType, r.Error))
+		// A copy, or one whose ack an earlier life took along, is the same dead letter.
+		known, err := os.ReadFile(filepath.Join(dir, "dead"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) || bytes.Contains(known, []byte(r.ID)) {
 			return err
 		}
-		return nil
+		_, err = note(dir, "dead", fmt.Sprintf("%s %s %s %s\n", r.ID, r.MessageID, r.ErrorType, r.Error))
+		return err
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- rt.Run(ctx) }()
+	if err = crashWait(ctx, dir, plan, store); err != nil {
+		err = fmt.Errorf("%w; %+v; %+v", err, rt.LedgerStats(), work.Stats())
+	}
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// crashWait waits until every message has an effect or a dead letter.
+func crashWait(ctx context.Context, dir string, plan crashPlan, store *effects) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		select {
-		case err := <-ended:
-			return errors.Join(err, errors.New("not everything was settled"))
-		case <-tick.C:
-		}
-		var n int
-		if err := store.DB().QueryRowContext(ctx, "SELECT count(*) FROM effects").Scan(&n); err != nil {
-			return err
+		effects, _, err := store.count(context.WithoutCancel(ctx))
+		if err != nil {
+			return fmt.Errorf("not everything was settled: count effects: %w", err)
 		}
 		graves, err := os.ReadFile(filepath.Join(dir, "dead"))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		if n+bytes.Count(graves, []byte("\n")) >= plan.Messages {
-			stop()
-			return <-ended
+		if effects+bytes.Count(graves, []byte("\n")) >= plan.Messages {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("not everything was settled: %d effects, dead letters: %s", effects, graves)
 		}
 	}
 }
 
 // crashHandler writes an effect once, or kills the process.
-func crashHandler(dir string, plan crashPlan, life int, store *sqlstore.Store) func(*message.Message) error {
+func crashHandler(dir string, plan crashPlan, life int, store *effects) func(*message.Message) error {
 	var running atomic.Int32
 	together := make(chan struct{})
 	return func(msg *message.Message) error {
@@ -233,10 +332,7 @@ func crashHandler(dir string, plan crashPlan, life int, store *sqlstore.Store) f
 		if killer {
 			kill(plan.How)
 		}
-		_, err := store.Once(ctx, inbox.Claim{Consumer: crashConsumer, ID: id}, func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "INSERT INTO effects (id) VALUES (?)", id)
-			return err
-		})
+		_, err := store.once(ctx, inbox.Claim{Consumer: crashConsumer, ID: id})
 		return err
 	}
 }
@@ -284,8 +380,8 @@ func note(dir, name, text string) (int, error) {
 // dead-lettered the messages beside it too (fault R5).
 func TestR5ProcessKillerAmongManyIsDeadLettered(t *testing.T) {
 	for _, plan := range []crashPlan{
-		{Messages: 1024, Killers: []int{500}, How: "sigkill", Together: 1024, Ledger: "sqlite"},
-		{Messages: 200, Killers: []int{30, 150}, How: "exit", Together: 200, Ledger: "file"},
+		{Messages: many, Killers: []int{many / 2}, How: "sigkill", Together: many, Ledger: "sqlite"},
+		{Messages: 100, Killers: []int{30, 70}, How: "exit", Together: 100, Ledger: "file"},
 		{Messages: 40, Killers: []int{7}, How: "panic", Together: 40, Ledger: "file"},
 		{Messages: 40, Killers: []int{7}, How: "stack", Together: 40, Ledger: "sqlite"},
 	} {
@@ -295,8 +391,32 @@ func TestR5ProcessKillerAmongManyIsDeadLettered(t *testing.T) {
 	}
 }
 
+// The same on real servers.
+func TestR5ProcessKillerOnKafkaAndPostgres(t *testing.T) {
+	name := fmt.Sprintf("ledger_%d_%d", os.Getpid(), time.Now().UnixNano())
+	plan := crashPlan{
+		Messages: many, Killers: []int{many / 2}, How: "sigkill", Together: many, Ledger: "postgres",
+		Kafka: testserver.Kafka(t), Postgres: testserver.Postgres(t), Topic: name, Schema: name,
+	}
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.Background(), plan.Postgres)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, err = conn.Exec(context.Background(), "DROP SCHEMA "+pgx.Identifier{name}.Sanitize()+" CASCADE")
+		if err := errors.Join(err, conn.Close(context.Background())); err != nil {
+			t.Error(err)
+		}
+	})
+	testCrash(t, plan)
+}
+
 func testCrash(t *testing.T, plan crashPlan) {
 	dir := t.TempDir()
+	if plan.Topic == "" {
+		plan.Topic = "orders"
+	}
 	text, err := json.Marshal(plan)
 	if err != nil {
 		t.Fatal(err)
@@ -342,13 +462,17 @@ func testCrash(t *testing.T, plan crashPlan) {
 			t.Errorf("killer %d has no dead letter:\n%s", k, graves)
 		}
 	}
-	store, err := crashStore(dir, "effects.db")
+	store, err := crashEffects(dir, plan)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
-	var rows, ids int
-	if err := store.DB().QueryRow("SELECT count(*), count(DISTINCT id) FROM effects").Scan(&rows, &ids); err != nil {
+	defer func() {
+		if err := store.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	rows, ids, err := store.count(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
 	if want := plan.Messages - len(plan.Killers); rows != want || ids != want {

@@ -17,25 +17,42 @@
 // that death is its own: nothing else ran. After two such deaths it is not started again; its attempt fails
 // with a [*CrashLoopError] that is permanent, and the dead-letter stage does the rest.
 //
-// # What that costs, and bounds
+// A message that another process has, as far as is known, waits until that one has returned it or is taken for
+// dead, at most twice the TTL; it does not begin a second time beside it.
 //
-// The normal path is an atomic load of the state and two additions to a counter, which tells what runs when a
-// suspect wants to be alone.
+// What is known of a message is removed some time after its dead letter was stored ([Ledger.Forget]), since the ack
+// can still be lost and the message come back. A message that is redriven is another one to the ledger.
+//
+// # Costs
+//
+// The normal path is an atomic load of the state and two additions to a counter, which tells what still runs when
+// a suspect wants to be alone. After an unclean end each start is a row written and removed, many in one
+// transaction. A suspect costs two transactions and the rest of the process's time while it runs: up to a window
+// of them, one after the other, each once if it succeeds.
+//
+// # Bounds
 //
 // A killer among n attempts in flight is started at most four times by one process, whatever n is: once without
-// the ledger, once recorded, twice alone. With replicas, each one that has not yet heard of the first death
-// (heartbeats are TTL/3 apart) may be killed once more, so five for two replicas. Every death while the
-// process has announced that it stops is one more, since it does not count. This holds when the message is
-// delivered again within the horizon; each unclean end that had nothing recorded doubles the next one.
+// the ledger, once recorded, twice alone. Each further replica that has not yet heard of the first death
+// (heartbeats are TTL/3 apart) may be killed once more by it, so it is five for two replicas. A deploy that it
+// dies in is one more, since such a death does not count. This holds when the message is delivered again within
+// the horizon; each unclean end that had nothing recorded doubles the next one. The tests walk every interleaving
+// of three messages and every place to die.
 //
-// Deaths that are not the message's: a process that announced its stop (Run drains, a deploy) counts none. A kill
-// from outside (kill -9, a lost node, memory that the rest of the process uses) convicts nobody while messages
-// run side by side, however often it happens. To convict an innocent message it has to be in flight in
-// a process that dies after another one had died, and then two more kills have to hit the very time in which
-// this one message runs alone. With a mean time of T between kills and a handler that takes d that is a chance
-// of about (d/T)² for each suspect: one in a million for 100 ms and a kill every 100 s. Such a message is not
-// lost: its dead letter names the starts, and it can be redriven. A process that loses its database for longer
-// than TTL is taken for dead; it takes back what was counted when it returns.
+// Deaths that are nobody's: those of a process that had announced its stop, as Run does when it drains. So a
+// deploy convicts nobody, however long its handlers take.
+//
+// A kill from outside (kill -9, a lost node, memory that the rest of the process uses) convicts nobody while
+// messages run side by side, however often it happens. Two of them can convict an innocent message if both hit
+// it alone: it has to be in flight when a process dies shortly after another one had died, and then two
+// more kills have to hit the very time in which this one message runs alone: at least four unclean ends, two of
+// them within its own handling. With a mean time T between kills and a handler that takes d that is a chance of
+// about (d/T)² for each suspect: one in a million for 100 ms and a kill every 100 s. Such a message is not lost:
+// its dead letter names the starts, and it can be redriven. A process that loses its database for longer than TTL
+// is taken for dead; what was counted is taken back when it returns.
+//
+// If many messages kill the process only together, by the memory that they use at once, none of them is
+// convicted: each succeeds alone.
 //
 // # What it does not see
 //

@@ -2,4 +2,7 @@
 
 package ledger_test
 
-const raceEnabled = false
+const (
+	raceEnabled = false
+	many        = 1024 // a whole window in flight
+)

@@ -2,4 +2,7 @@
 
 package ledger_test
 
-const raceEnabled = true
+const (
+	raceEnabled = true
+	many        = 256 // the services of the crash tests have the race detector too
+)

@@ -136,7 +136,7 @@ func (s *server) stopImmediately(ctx context.Context) error {
 		return err
 	}
 	for range 6000 {
-		if syscall.Kill(pid, 0) != nil {
+		if gone := errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); gone {
 			return nil
 		}
 		wait(ctx, 10*time.Millisecond)

@@ -165,7 +165,7 @@ func crashLife(dir string) error {
 	if err != nil {
 		return err
 	}
-	defer broker.Close() //nolint:errcheck // the process ends
+	defer broker.Close() // the process ends
 	ctx, stop := context.WithTimeout(context.Background(), crashLimit)
 	defer stop()
 	pool, err := pgxpool.New(ctx, plan.Address)

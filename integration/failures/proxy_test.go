@@ -49,12 +49,12 @@ func (p *proxy) accept() {
 
 // pass copies both ways until one side ends or the proxy is cut.
 func (p *proxy) pass(in net.Conn) {
-	defer in.Close() //nolint:errcheck // it may have been cut
+	defer in.Close() // it may have been cut
 	out, err := net.Dial("tcp", p.target)
 	if err != nil {
 		return
 	}
-	defer out.Close() //nolint:errcheck // it may have been cut
+	defer out.Close() // it may have been cut
 	if !p.keep(in, out) {
 		return
 	}

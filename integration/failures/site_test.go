@@ -187,7 +187,7 @@ func onJetStream(t testing.TB) *site {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer rows.Close() //nolint:errcheck // Err tells
+		defer rows.Close() // Err tells
 		var ids []string
 		for rows.Next() {
 			var id string

@@ -171,7 +171,7 @@ func TestSourceYieldsOneMessageOfAKeyAtATime(t *testing.T) {
 }
 
 // A released message was nacked and came again in a hot loop.
-func TestSourceBacksOffAfterANackAndARelease(t *testing.T) {
+func TestS5SourceBacksOffAfterANackAndARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{keys: map[string][]string{"a": {"a1"}}}
 		src, in := s.source(t, parking.Policy{HoldDelay: time.Second, MaxHoldDelay: 3 * time.Second})

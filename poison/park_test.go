@@ -41,7 +41,7 @@ func arrived(ctx context.Context) *message.Message {
 
 // The database was away when a message was to be parked: it was acked with its dead letter alone, and those
 // behind it went on without it.
-func TestParkIsTriedUntilItSucceedsAndTheLetterWrittenOnce(t *testing.T) {
+func TestD2ParkIsTriedUntilItSucceedsAndTheLetterWrittenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		published, tries := 0, 0
 		var p *poison.Poison
@@ -72,7 +72,7 @@ func TestParkIsTriedUntilItSucceedsAndTheLetterWrittenOnce(t *testing.T) {
 	})
 }
 
-func TestParkThatFailsUntilTheContextEndsLeavesTheMessageUnacked(t *testing.T) {
+func TestD5ParkThatFailsUntilTheContextEndsLeavesTheMessageUnacked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		published := 0
 		errAway := errors.New("the database is away")

@@ -299,7 +299,7 @@ func TestUndecodableMessageOfAParkedKeyKeepsItsPlace(t *testing.T) {
 }
 
 // Back-pressure, not loss: what is beyond the bound waits un-acked, also over a shutdown.
-func TestFullKeyIsHeldAndReleasedAtShutdown(t *testing.T) {
+func TestD5FullKeyIsHeldAndReleasedAtShutdown(t *testing.T) {
 	o, broken := onSQLite(t), newFaults("a1")
 	b := newBench(t, nil)
 	policy := parkingPolicy()

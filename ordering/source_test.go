@@ -31,6 +31,7 @@ type source struct {
 	ready  map[chan struct{}]struct{} // of those who pull
 	taken  atomic.Int64
 	closed chan struct{}
+	once   sync.Once
 	wg     sync.WaitGroup
 }
 
@@ -216,11 +217,7 @@ func (p *pull) Next() *message.Message {
 }
 
 func (s *source) Close() error {
-	select {
-	case <-s.closed:
-	default:
-		close(s.closed)
-	}
+	s.once.Do(func() { close(s.closed) }) // two handlers of a router share a source
 	s.wg.Wait()
 	return nil
 }

@@ -54,7 +54,8 @@ func TestNewNamesTheBadField(t *testing.T) {
 	}
 }
 
-// A wait that is longer than the group's patience would get the member expelled at each revocation.
+// A wait that is longer than the group's patience would get the member expelled at each revocation. The member may have joined by the
+// time that this is known, and got partitions that nobody reads: leaving must not wait for a reader.
 func TestRevokeWaitBeyondTheRebalanceTimeoutIsRefused(t *testing.T) {
 	_, seeds := fake(t, kfake.SeedTopics(1, "topic"))
 	config := quick(seeds)

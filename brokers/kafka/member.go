@@ -33,7 +33,8 @@ type member struct {
 	log      *slog.Logger
 	client   *kgo.Client
 	abandon  context.CancelFunc // ends whatever client waits for
-	ready    chan struct{}      // closed when client is set: it may call back before
+	ready    chan struct{}      // closed when client and refused are set: it may call back before
+	refused  bool               // the subscription does not begin; what the group assigns meanwhile is not taken
 	ctx      context.Context    // of the subscription and its deliveries
 	out      chan *message.Message
 	queue    queue
@@ -108,8 +109,10 @@ func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string
 		abandon()
 		return nil, fmt.Errorf("kafka: subscribe consumer %q to topic %q: %w", consumer, topic, err)
 	}
+	err = b.config.checkTimes(m.client)
+	m.refused = err != nil
 	close(m.ready)
-	if err := b.config.checkTimes(m.client); err != nil {
+	if err != nil {
 		m.client.Close()
 		abandon()
 		return nil, err

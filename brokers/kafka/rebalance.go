@@ -19,7 +19,7 @@ var (
 // assigned makes the assignments. franz-go calls it before it fetches anything of these partitions.
 func (m *member) assigned(_ context.Context, _ *kgo.Client, ids map[string][]int32) {
 	<-m.ready
-	if len(ids) == 0 {
+	if len(ids) == 0 || m.refused {
 		return
 	}
 	// There are none of these, unless the topic was made anew under us.

@@ -1,8 +1,10 @@
 package kafka_test
 
 import (
+	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -45,11 +47,35 @@ func fast() []kgo.Opt {
 	}
 }
 
+// output is tb.Output for those who may write after the test: franz-go does not wait for the last word of a group.
+func output(tb testing.TB) io.Writer {
+	w := &whileRunning{to: tb.Output()}
+	tb.Cleanup(w.end)
+	return w
+}
+
+type whileRunning struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (w *whileRunning) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
+}
+
+func (w *whileRunning) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.to = io.Discard
+}
+
 // open returns a broker that ends with the test.
 func open(tb testing.TB, config kafka.Config) *kafka.Broker {
 	tb.Helper()
 	if config.Logger == nil {
-		config.Logger = slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+		config.Logger = slog.New(slog.NewTextHandler(output(tb), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	b, err := kafka.New(config)
 	if err != nil {

@@ -226,9 +226,13 @@ func (n *notifier) receive(ctx context.Context) error {
 		return err
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.broker.config.CloseTimeout)
 		defer cancel()
 		_ = conn.Close(ctx) // the connection is given up
+		select {
+		case <-conn.PgConn().CleanupDone(): // a wait that was cancelled is ended by a goroutine of pgx's
+		case <-ctx.Done():
+		}
 	}()
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{n.channel}.Sanitize()); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -22,7 +23,8 @@ import (
 type tracing struct {
 	options   []sdktrace.TracerProviderOption
 	providers []*sdktrace.TracerProvider
-	spans     *spans // nil without -trace
+	spans     *spans       // nil without -trace
+	exporter  *remembering // nil where nothing is exported
 }
 
 func newTracing(ctx context.Context, print bool) (*tracing, error) {
@@ -36,7 +38,8 @@ func newTracing(ctx context.Context, print bool) (*tracing, error) {
 		if err != nil {
 			return nil, fmt.Errorf("export traces to OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
 		}
-		t.options = append(t.options, sdktrace.WithBatcher(exporter))
+		t.exporter = &remembering{SpanExporter: exporter}
+		t.options = append(t.options, sdktrace.WithBatcher(t.exporter))
 	}
 	return t, nil
 }
@@ -59,10 +62,30 @@ func (t *tracing) close() error {
 	for _, p := range t.providers {
 		errs = append(errs, p.ForceFlush(ctx))
 	}
+	if t.exporter != nil {
+		if err := t.exporter.first.Load(); err != nil {
+			errs = append(errs, *err)
+		}
+	}
 	for _, p := range t.providers { // they share the exporter: the first one closes it
 		errs = append(errs, p.Shutdown(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// remembering keeps the first error of an export. The batcher exports by itself too, where nobody is told.
+type remembering struct {
+	sdktrace.SpanExporter
+	first atomic.Pointer[error]
+}
+
+// ExportSpans implements sdktrace.SpanExporter.
+func (r *remembering) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	err := r.SpanExporter.ExportSpans(ctx, spans)
+	if err != nil {
+		r.first.CompareAndSwap(nil, &err)
+	}
+	return err
 }
 
 // spans keeps the spans of a run, which has about two thousand.

@@ -148,7 +148,12 @@ func (s *Signal) once(ctx context.Context, f func(*pgx.Conn) error) error {
 	err = f(conn)
 	limited, cancel = context.WithTimeout(context.WithoutCancel(ctx), signalTimeout)
 	defer cancel()
-	return errors.Join(err, conn.Close(limited))
+	err = errors.Join(err, conn.Close(limited))
+	select {
+	case <-conn.PgConn().CleanupDone(): // a wait that was cancelled is ended by a goroutine of pgx's
+	case <-limited.Done():
+	}
+	return err
 }
 
 // notify sends a NOTIFY for the hints that came meanwhile, and no other for a while.

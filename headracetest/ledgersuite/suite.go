@@ -426,6 +426,9 @@ func testBounds(t *testing.T, s subject) {
 	s.record(s.run("a"), nil, keys("old 1", "old 2", "old 3"))
 	s.begin(s.run("b"))
 	s.alone(s.run("b"), key("old 1"))
+	// What is as old as the oldest that has to go goes with it, and SQLite's clock counts milliseconds: a fast machine
+	// recorded the first new one within that of the old ones. A time that is a lower bound cannot be too short.
+	<-time.After(2 * time.Millisecond)
 	for i := range 3 {
 		s.record(s.run("b"), nil, keys(fmt.Sprint("new ", i)))
 	}
@@ -433,6 +436,7 @@ func testBounds(t *testing.T, s subject) {
 		t.Fatal(err)
 	}
 	s.wantSuspects("the oldest are forgotten, but those alone", "new 0", "new 1", "new 2", "old 1")
+	<-time.After(2 * time.Millisecond) // as above: older than nothing is at least a millisecond old
 	short := terms
 	short.Retention = 0
 	if _, err := s.Begin(s.context(), s.run("d"), short); err != nil {

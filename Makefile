@@ -29,7 +29,7 @@ vuln: ## known vulnerabilities; needs the vulnerability database
 bench: ## the comparison with a bare and a stock Watermill router (90 s); JSON=1 for JSON lines
 	@$(GO) run ./integration/bench $(if $(JSON),-json)
 
-bench-kafka: ## Kafka: a raw loop, stock watermill-kafka and Headrace (90 s, table and JSON lines); FULL=1 for all handlers, windows and keys
+bench-kafka: ## Kafka: a raw loop, stock watermill-kafka and Headrace (2 min, table and JSON lines); FULL=1 for all handlers, windows and keys
 	@eval "$$(integration/servers env kafka)" && $(GO) run ./integration/bench/kafka $(if $(FULL),-full) $(if $(JSON),-format json)
 
 bench-sql: ## Postgres: inbox, growth and outbox beside hand-written loops (15 min, most of it 20 million claims); PART=inbox, growth or relay alone; JSON=1

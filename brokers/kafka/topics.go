@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 )
 
@@ -20,7 +21,8 @@ func (b *Broker) ensure(ctx context.Context, topic string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.config.DialTimeout)
 	defer cancel()
-	details, err := b.admin.ListTopics(ctx, topic)
+	// What the admin client remembers may be older than the topic; with authorized operations it asks.
+	details, err := b.admin.ListTopics(kadm.WithAuthorizedOps(ctx), topic)
 	if err != nil {
 		return fmt.Errorf("look up topic %q: %w", topic, err)
 	}

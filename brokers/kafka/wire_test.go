@@ -150,3 +150,23 @@ func TestCheckOnlyMakesNoTopic(t *testing.T) {
 		t.Errorf("Subscribe to a missing topic: error is %v, want one that names it", err)
 	}
 }
+
+// A service with CheckOnly starts a moment before whoever makes its topic: the next attempt finds the topic, and not the answer that was
+// remembered from the first.
+func TestCheckOnlySeesATopicAsSoonAsItIsMade(t *testing.T) {
+	_, seeds := fake(t)
+	config := quick(seeds)
+	config.CheckOnly = true
+	b := open(t, config)
+	pub := publisher(t, b)
+	if err := pub.Publish("late", message.NewMessage("", nil)); err == nil {
+		t.Fatal("Publish to a missing topic succeeded")
+	}
+	config.CheckOnly = false
+	if err := publisher(t, open(t, config)).Publish("late", message.NewMessage("", nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := pub.Publish("late", message.NewMessage("", nil)); err != nil {
+		t.Errorf("Publish after the topic was made: %v", err)
+	}
+}

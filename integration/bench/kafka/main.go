@@ -4,7 +4,7 @@
 //
 //	integration/servers start kafka
 //	eval "$(integration/servers env kafka)"
-//	go run ./integration/bench/kafka [-n 400000] [-seconds 3] [-full] [-format both|table|json]
+//	go run ./integration/bench/kafka [-n 800000] [-seconds 4] [-full] [-format both|table|json]
 //
 // The columns, which JSON lines have as well:
 //
@@ -14,7 +14,8 @@
 //   - of ideal: the ratio to what no consumer can exceed that keeps the order of a key: the window, or as many keys as are
 //     busy, divided by the handler's time.
 //   - CPU (user and system, this process alone) and allocations per message.
-//   - ack p50, p99, p999: from the moment at which the client library handed the record out to its ack, of every 16th record.
+//   - ack p50, p99, p999: from the moment at which the client library handed the record out to its ack, of every 16th record after the
+//     first quarter.
 //     A topic that is read as fast as possible fills all buffers, which are part of it.
 //   - memory: the most that the heap and the stacks held, without what they held before.
 //
@@ -64,8 +65,8 @@ type options struct {
 }
 
 func main() {
-	n := flag.Int("n", 400_000, "records in each topic")
-	seconds := flag.Float64("seconds", 3, "the longest that one row takes")
+	n := flag.Int("n", 800_000, "records in each topic")
+	seconds := flag.Float64("seconds", 4, "the longest that one row takes")
 	full := flag.Bool("full", false, "all handlers, windows and distributions of keys")
 	only := flag.String("only", "", "only the subjects whose names contain this")
 	format := flag.String("format", "both", "table, json (lines), or both")

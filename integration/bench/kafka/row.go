@@ -74,9 +74,10 @@ func (l *load) fetch(partition int32, offset int64) {
 	}
 }
 
-// ack tells that a record was acked, or will be when acked is closed.
+// ack tells that a record was acked, or will be when acked is closed. The first quarter does not count: a part of it waited for the
+// consumer to join.
 func (l *load) ack(partition int32, offset int64, acked <-chan struct{}) {
-	if offset%sampled != 0 || offset/sampled >= int64(len(l.latency.fetched[partition])) {
+	if offset%sampled != 0 || offset/sampled >= int64(len(l.latency.fetched[partition])) || offset < l.n/partitions/4 {
 		return
 	}
 	at := l.latency.fetched[partition][offset/sampled].Load()

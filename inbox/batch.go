@@ -73,6 +73,9 @@ func (b *Batcher[Tx, V]) Run(ctx context.Context, msg *message.Message, value fu
 		return err
 	}
 	return claimed(f, f.Consumer, msg, func(c Claim) (bool, error) {
+		if fault := f.Fault(); fault != nil {
+			return b.store.Once(ctx, c, failing(b.collector.alone(v), fault))
+		}
 		if f.Attempt > 1 {
 			return b.store.Once(ctx, c, b.collector.alone(v))
 		}

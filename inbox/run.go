@@ -25,7 +25,20 @@ func Run[Tx any](ctx context.Context, store Store[Tx], msg *message.Message, fn 
 	if f == nil || f.Consumer == "" {
 		return classify.Permanent(ErrNoConsumer)
 	}
+	if fault := f.Fault(); fault != nil {
+		fn = failing(fn, fault)
+	}
 	return run(ctx, f, f.Consumer, store, msg, fn)
+}
+
+// failing is fn with a failure between its success and the COMMIT, which a test has planned.
+func failing[Tx any](fn func(context.Context, Tx) error, fault func(context.Context) error) func(context.Context, Tx) error {
+	return func(ctx context.Context, tx Tx) error {
+		if err := fn(ctx, tx); err != nil {
+			return err
+		}
+		return fault(ctx)
+	}
 }
 
 func run[Tx any](ctx context.Context, f *flight.Flight, consumer string, store Store[Tx], msg *message.Message, fn func(context.Context, Tx) error) error {

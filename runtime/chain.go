@@ -12,6 +12,7 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/internal/flight"
+	"github.com/headrace-go/headrace/internal/trial"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/ordering"
 	"github.com/headrace-go/headrace/poison"
@@ -118,6 +119,9 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 	stages = append(stages, retry)
 	stages = append(stages, c.ledgered()...)
 	stages = append(stages, l.telemetry.Attempt, middleware.Recover())
+	if t, ok := c.runtime.config.Broker.(trial.Broker); ok {
+		stages = append(stages, t.Attempt)
+	}
 	if len(c.config.Middleware) > 0 { // our own innermost stage returns nil only with a receipt
 		stages = append(append(stages, needReceipt), c.config.Middleware...)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/headrace-go/headrace/internal/trial"
 	"github.com/headrace-go/headrace/ledger"
 	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/telemetry"
@@ -116,6 +117,9 @@ func (r *Runtime) Relay(src outbox.Source, cfg outbox.RelayConfig) {
 		return
 	}
 	r.relays = append(r.relays, &relay{source: src, config: cfg})
+	if t, ok := r.config.Broker.(trial.Broker); ok {
+		t.Relays(src)
+	}
 }
 
 // wakeRelays hints that rows were committed.

@@ -44,6 +44,9 @@ type Flight struct {
 	// Place is the delivery's place among those that run at once. nil: nobody counts them.
 	Place Place
 
+	// Trial is set in tests of applications alone, see headracetest.
+	Trial *Trial
+
 	settled atomic.Uint32
 	receipt atomic.Uint32
 	outputs atomic.Uint32

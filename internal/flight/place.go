@@ -27,6 +27,9 @@ func (f *Flight) Sleep(ctx context.Context, d time.Duration) bool {
 
 // Await is Sleep that also ends, well, when wake is closed.
 func (f *Flight) Await(ctx context.Context, wake <-chan struct{}, d time.Duration) bool {
+	if f.Trial != nil && d != NoTimeLimit {
+		d = f.Trial.Wait(d)
+	}
 	if f.Place == nil {
 		return await(ctx, nil, wake, d)
 	}

@@ -1,0 +1,142 @@
+package amqp
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
+)
+
+// ErrClosed is what errors wrap after Close.
+var ErrClosed = adapter.ErrClosed
+
+// Broker opens subscribers and publishers on connections of its own, one for reading and one for publishing, which it makes
+// when they are needed, and again when they were lost. It is safe for concurrent use.
+type Broker struct {
+	config                Config
+	consuming, publishing *link
+	internal              *sender       // of handed over and delayed messages
+	registering           chan struct{} // capacity 1
+
+	mu     sync.Mutex
+	closed bool
+	subs   map[*subscriber]struct{}
+	pubs   map[*publisher]struct{}
+	topics map[string]bool            // exchanges that were made or checked; as many as the application has
+	level  int                        // of the delays, those below it were made
+	reads  map[*subscription]struct{} // that run
+}
+
+var (
+	_ brokers.Broker    = (*Broker)(nil)
+	_ brokers.Registrar = (*Broker)(nil)
+	_ brokers.Lagger    = (*Broker)(nil)
+)
+
+// New returns a broker, or an error that names the field of config that is wrong. It does no I/O.
+func New(config Config) (*Broker, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{
+		config:      config,
+		registering: make(chan struct{}, 1),
+		subs:        make(map[*subscriber]struct{}),
+		pubs:        make(map[*publisher]struct{}),
+		topics:      make(map[string]bool),
+		reads:       make(map[*subscription]struct{}),
+	}
+	b.consuming, b.publishing = newLink(&b.config, "consumer"), newLink(&b.config, "publisher")
+	b.internal = newSender(b.publishing)
+	return b, nil
+}
+
+// Capabilities tells what the broker can do.
+func (b *Broker) Capabilities() brokers.Capabilities {
+	c := brokers.Capabilities{
+		System:           "rabbitmq",
+		Ordering:         brokers.OrderingTopic,
+		Patience:         max(b.config.Patience, 0),
+		CountsDeliveries: true,
+		Releases:         true,
+		FanOut:           true,
+		MaxHeaderBytes:   maxHeaderBytes,
+	}
+	if b.config.CompetingConsumers {
+		c.Ordering = brokers.OrderingNone
+	}
+	return c
+}
+
+// Subscriber returns a subscriber for s. An empty s.Topic allows it to subscribe to any topic. It does no I/O.
+func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) {
+	switch {
+	case s.Consumer == "":
+		return nil, errors.New("amqp: Subscription.Consumer is empty")
+	case s.Window < 0 || s.Window > maxWindow:
+		return nil, fmt.Errorf("amqp: Subscription.Window of consumer %q is %d: want 0 to %d", s.Consumer, s.Window, maxWindow)
+	case s.Window == 0:
+		s.Window = b.config.Window
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, fmt.Errorf("amqp: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
+	}
+	sub := &subscriber{broker: b, subscription: s}
+	b.subs[sub] = struct{}{}
+	return sub, nil
+}
+
+// Publisher returns a publisher with a channel of its own. Its Publish returns when the server has confirmed each message, in a quorum queue:
+// a majority of its nodes has it on disk. The messages of all calls are in flight together, and stored in the order of the calls. An
+// error is a [*PublishError], which names the messages that were not stored, or of which that is not known: those behind them may
+// be stored, so that order is lost where only a part is published again. Config.PublishTimeout and the context of a
+// call's first message bound the wait, also for a server that cannot be reached, or is short of memory.
+func (b *Broker) Publisher() (message.Publisher, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, fmt.Errorf("amqp: publisher: broker: %w", ErrClosed)
+	}
+	p := &publisher{broker: b, sender: newSender(b.publishing)}
+	b.pubs[p] = struct{}{}
+	return p, nil
+}
+
+// Close ends all subscriptions and calls of Publish, waits for them, and closes the connections. It is idempotent.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	subs := make([]*subscriber, 0, len(b.subs))
+	for s := range b.subs {
+		subs = append(subs, s)
+	}
+	pubs := make([]*publisher, 0, len(b.pubs))
+	for p := range b.pubs {
+		pubs = append(pubs, p)
+	}
+	b.mu.Unlock()
+	var errs []error
+	for _, s := range subs {
+		errs = append(errs, s.Close())
+	}
+	for _, p := range pubs {
+		errs = append(errs, p.Close())
+	}
+	b.internal.close()
+	b.consuming.close()
+	b.publishing.close()
+	return errors.Join(errs...)
+}
+
+func (b *Broker) isClosed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closed
+}

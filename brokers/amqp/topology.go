@@ -1,0 +1,294 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/cenkalti/backoff/v4"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/headrace-go/headrace/classify"
+)
+
+// deliveryLimit is how often a quorum queue delivers a message before it drops it: for all practical purposes never. With no limit at
+// all, RabbitMQ before 4.0 puts what is requeued at the end of the queue; with one it comes next, as it must. From 4.0
+// on the default is 20.
+const deliveryLimit = int64(math.MaxInt32)
+
+// handOverBatch is how many messages of a backlog are on their way at once.
+const handOverBatch = 256
+
+// declareTopic makes the exchange of a topic, and the queue of what is published while no queue is bound to it. It returns how many
+// messages that one has.
+func declareTopic(ch *amqp091.Channel, topic string) (unrouted int, err error) {
+	name := unroutedName(topic)
+	if err := ch.ExchangeDeclare(name, amqp091.ExchangeFanout, true, false, false, false, nil); err != nil {
+		return 0, fmt.Errorf("declare exchange %q: %w", name, err)
+	}
+	q, err := ch.QueueDeclare(name, true, false, false, false, amqp091.Table{
+		amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-delivery-limit": deliveryLimit,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("declare queue %q: %w", name, err)
+	}
+	if err := ch.QueueBind(name, "", name, false, nil); err != nil {
+		return 0, fmt.Errorf("bind queue %q: %w", name, err)
+	}
+	if err := ch.ExchangeDeclare(topic, amqp091.ExchangeFanout, true, false, false, false, amqp091.Table{"alternate-exchange": name}); err != nil {
+		return 0, fmt.Errorf("declare exchange %q: %w", topic, err)
+	}
+	return q.Messages, nil
+}
+
+// declareQueue makes the queue of a consumer.
+func (b *Broker) declareQueue(ch *amqp091.Channel, queue string) error {
+	args := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-delivery-limit": deliveryLimit}
+	if !b.config.CompetingConsumers {
+		args[amqp091.SingleActiveConsumerArg] = true
+	}
+	if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
+		return fmt.Errorf("declare queue %q: %w", queue, err)
+	}
+	return nil
+}
+
+func bind(ch *amqp091.Channel, queue, topic string) error {
+	if err := ch.QueueBind(queue, "", topic, false, nil); err != nil {
+		return fmt.Errorf("bind queue %q to exchange %q: %w", queue, topic, err)
+	}
+	return nil
+}
+
+func checkExchange(ch *amqp091.Channel, topic string) error {
+	if err := ch.ExchangeDeclarePassive(topic, amqp091.ExchangeFanout, true, false, false, false, nil); err != nil {
+		return fmt.Errorf("check exchange %q: %w", topic, err)
+	}
+	return nil
+}
+
+func checkQueue(ch *amqp091.Channel, queue string) error {
+	if _, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
+		return fmt.Errorf("check queue %q: %w", queue, err)
+	}
+	return nil
+}
+
+// ensureTopic makes or checks the exchange of a topic, once.
+func (b *Broker) ensureTopic(ctx context.Context, topic string) error {
+	if err := checkTopic(topic); err != nil {
+		return classify.Permanent(err)
+	}
+	b.mu.Lock()
+	there := b.topics[topic]
+	b.mu.Unlock()
+	if there {
+		return nil
+	}
+	ch, err := b.publishing.channel(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }() // nothing is under way on it
+	if b.config.Topology == Check {
+		err = checkExchange(ch, topic)
+	} else {
+		_, err = declareTopic(ch, topic)
+	}
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.topics[topic] = true
+	return nil
+}
+
+// forgetTopic has the exchange of a topic made again before the next message.
+func (b *Broker) forgetTopic(topic string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.topics, topic)
+}
+
+// restore makes or checks again what a subscription needs, on its channel. backlog says that there is something to be handed over, which
+// Register does.
+func (b *Broker) restore(ch *amqp091.Channel, topic, queue string) (backlog bool, err error) {
+	if b.config.Topology == Check {
+		return false, checkQueue(ch, queue)
+	}
+	unrouted, err := declareTopic(ch, topic)
+	if err != nil {
+		return false, err
+	}
+	if err := b.declareQueue(ch, queue); err != nil {
+		return false, err
+	}
+	return unrouted > 0, bind(ch, queue, topic)
+}
+
+// Register makes the queues of consumers of a topic. Queues that are the first to be bound to the topic also get what was
+// published before, in order, and before what comes later; only what is published in the very moment of their binding, some
+// milliseconds, can be out of order. Should the process end in the middle of that, the rest goes to whoever registers next.
+// It waits for other processes that register with the topic, until ctx ends.
+func (b *Broker) Register(ctx context.Context, topic string, consumers ...string) error {
+	if err := b.register(ctx, topic, consumers); err != nil {
+		return fmt.Errorf("amqp: register consumers %q of topic %q: %w", consumers, topic, err)
+	}
+	return nil
+}
+
+func (b *Broker) register(ctx context.Context, topic string, consumers []string) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	queues := make([]string, len(consumers))
+	for i, c := range consumers {
+		queues[i] = b.config.QueueName(c, topic)
+		if err := checkName("queue", queues[i], maxName); err != nil {
+			return err
+		}
+	}
+	if len(queues) == 0 {
+		return nil
+	}
+	// Within one connection the server's lock has no effect.
+	select {
+	case b.registering <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-b.registering }()
+	if b.config.Topology == Check {
+		return b.checkQueues(ctx, queues)
+	}
+	ch, err := b.lock(ctx, topic)
+	if err != nil {
+		return err
+	}
+	defer b.unlock(ch, topic)
+	if _, err := declareTopic(ch, topic); err != nil {
+		return err
+	}
+	for _, q := range queues {
+		if err := b.declareQueue(ch, q); err != nil {
+			return err
+		}
+	}
+	// What was there before, then what came before the bindings.
+	if err := b.handOver(ctx, ch, topic, queues); err != nil {
+		return err
+	}
+	for _, q := range queues {
+		if err := bind(ch, q, topic); err != nil {
+			return err
+		}
+	}
+	return b.handOver(ctx, ch, topic, queues)
+}
+
+func (b *Broker) checkQueues(ctx context.Context, queues []string) error {
+	ch, err := b.consuming.channel(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }() // nothing is under way on it
+	for _, q := range queues {
+		if err := checkQueue(ch, q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func lockName(topic string) string { return shortKey(lockPrefix + topic) }
+
+// lock returns a channel on which topic is locked against other processes: by a queue that belongs to the connection, and ends with it.
+func (b *Broker) lock(ctx context.Context, topic string) (*amqp091.Channel, error) {
+	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstDelay/5), backoff.WithMaxInterval(maxDelay/5), backoff.WithMaxElapsedTime(0))
+	var held *amqp091.Channel
+	err := backoff.Retry(func() error {
+		ch, err := b.consuming.channel(ctx)
+		if err != nil {
+			return backoff.Permanent(err)
+		}
+		_, err = ch.QueueDeclare(lockName(topic), false, false, true, false, nil)
+		if err == nil {
+			held = ch
+			return nil
+		}
+		_ = ch.Close() // the server has closed it
+		err = fmt.Errorf("lock the topic: %w", err)
+		if e, ok := errors.AsType[*amqp091.Error](err); !ok || e.Code != amqp091.ResourceLocked {
+			return backoff.Permanent(err)
+		}
+		return err // another process registers
+	}, backoff.WithContext(retry, ctx))
+	return held, err
+}
+
+// unlock closes the channel, which gives back what was not acked, and ends the lock. If it cannot, since the connection was lost, the lock
+// has ended with that.
+func (b *Broker) unlock(ch *amqp091.Channel, topic string) {
+	_ = ch.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), b.config.CloseTimeout)
+	defer cancel()
+	other, err := b.consuming.channel(ctx)
+	if err == nil {
+		_, err = other.QueueDelete(lockName(topic), false, false, false)
+		_ = other.Close()
+	}
+	if err != nil {
+		b.config.Logger.Warn("amqp: could not unlock a topic; the end of the connection does", "topic", topic, "error", err)
+	}
+}
+
+// handOver moves what nobody was bound to get to queues, to each of them.
+func (b *Broker) handOver(ctx context.Context, ch *amqp091.Channel, topic string, queues []string) error {
+	from := unroutedName(topic)
+	for {
+		var last uint64
+		var letters []letter
+		for len(letters) < handOverBatch*len(queues) {
+			d, there, err := ch.Get(from, false)
+			if err != nil {
+				return fmt.Errorf("get from queue %q: %w", from, err)
+			}
+			if !there {
+				break
+			}
+			last = d.DeliveryTag
+			for _, q := range queues {
+				letters = append(letters, letter{key: q, content: republish(&d)})
+			}
+		}
+		if len(letters) == 0 {
+			return nil
+		}
+		if err := errors.Join(b.internal.send(ctx, letters)...); err != nil {
+			return fmt.Errorf("hand over messages of queue %q: %w", from, err)
+		}
+		if err := ch.Ack(last, true); err != nil {
+			return fmt.Errorf("ack messages of queue %q: %w", from, err)
+		}
+	}
+}
+
+// republish returns d as it was published.
+func republish(d *amqp091.Delivery) amqp091.Publishing {
+	return amqp091.Publishing{
+		Headers:         d.Headers,
+		ContentType:     d.ContentType,
+		ContentEncoding: d.ContentEncoding,
+		DeliveryMode:    amqp091.Persistent,
+		Priority:        d.Priority,
+		CorrelationId:   d.CorrelationId,
+		ReplyTo:         d.ReplyTo,
+		MessageId:       d.MessageId,
+		Timestamp:       d.Timestamp,
+		Type:            d.Type,
+		AppId:           d.AppId,
+		Body:            d.Body,
+	}
+}

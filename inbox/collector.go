@@ -17,8 +17,9 @@ import (
 // transaction. V is what a member brings along: its handler, or its event.
 //
 // A member waits in its own goroutine. A worker, of which there are at most Parallel and none while nothing
-// waits, takes what is there, opens the transaction and gives each member its turn: handlers run in their own
-// goroutines, so that a panic or Goexit ends what it should.
+// waits, takes what is there, opens the transaction and runs the handlers in it, one after another: a change of
+// goroutines for each would cost more than many a statement. A panic or Goexit of one rolls the group back; it goes
+// its way when its message runs alone, in its own goroutine.
 type collector[Tx, V any] struct {
 	store  GroupStore[Tx]
 	config GroupConfig
@@ -44,7 +45,7 @@ const (
 	plainFor      = 4
 )
 
-// turnFunc lets m run f in the group's transaction, and waits until it has. whole: f runs for all of them, with
+// turnFunc runs f in the group's transaction for m. whole: f runs for all of them, with
 // a context that ends when that of any of them does.
 type turnFunc[Tx, V any] func(m *member[Tx, V], f func(context.Context, Tx) error, whole bool) error
 
@@ -68,27 +69,16 @@ type member[Tx, V any] struct {
 	state  state
 	cancel context.CancelCauseFunc // of its group
 
-	signal chan signal[Tx] // from the worker; room for one
-	done   chan error      // to the worker: how its turn ended; room for one
+	ran    bool          // its handler was started in a group; the worker's until it has told it what to do
+	signal chan order    // from the worker; room for one
+	done   chan struct{} // to the worker: it has run alone; room for one
 }
 
-// signal tells a member what to do.
-type signal[Tx any] struct {
-	what order
-	// For takeTurn. whole: run has the events of all, and ctx is the group's.
-	run   func(context.Context, Tx) error
-	ctx   context.Context
-	tx    Tx
-	whole bool
-
-	ran bool // for runAlone: a handler that ran for all was rolled back
-}
-
+// order tells a member what to do.
 type order uint8
 
 const (
-	takeTurn   order = iota // run, tell done
-	runAlone                // and return what comes of it
+	runAlone   order = iota // and return what comes of it
 	runAndTell              // run alone, tell done
 	committed               // return
 	duplicate               // return
@@ -102,7 +92,7 @@ var (
 func newCollector[Tx, V any](store GroupStore[Tx], config GroupConfig, alone func(V) func(context.Context, Tx) error, turns func([]*member[Tx, V], turnFunc[Tx, V]) error) *collector[Tx, V] {
 	c := &collector[Tx, V]{store: store, config: config, alone: alone, turns: turns, limit: config.Max, filled: make(chan struct{}, 1)}
 	c.members.New = func() any {
-		return &member[Tx, V]{signal: make(chan signal[Tx], 1), done: make(chan error, 1)}
+		return &member[Tx, V]{signal: make(chan order, 1), done: make(chan struct{}, 1)}
 	}
 	return c
 }
@@ -120,22 +110,19 @@ func (c *collector[Tx, V]) once(ctx context.Context, f *flight.Flight, claim Cla
 	m.ctx, m.claim, m.value = ctx, claim, value
 	c.enqueue(m)
 
-	ran, ended := false, ctx.Done()
+	ended := ctx.Done()
 	for {
 		select {
-		case s := <-m.signal:
-			switch s.what {
-			case takeTurn:
-				ran = true
-				m.takeTurn(s)
+		case what := <-m.signal:
+			switch what {
 			case runAlone, runAndTell:
-				tell := s.what == runAndTell
-				if tell {
-					defer func() { m.done <- nil }() // after a panic or Goexit as well
+				ran := m.ran
+				if what == runAndTell {
+					defer func() { m.done <- struct{}{} }() // after a panic or Goexit as well
 				} else {
 					c.free(m)
 				}
-				if ran || s.ran {
+				if ran {
 					if f != nil {
 						f.Rewind(outputs)
 					}
@@ -149,7 +136,7 @@ func (c *collector[Tx, V]) once(ctx context.Context, f *flight.Flight, claim Cla
 				return c.store.Once(ctx, claim, c.alone(value))
 			default:
 				c.free(m)
-				return s.what == committed, nil
+				return what == committed, nil
 			}
 		case <-ended:
 			if c.leave(m) {
@@ -160,27 +147,10 @@ func (c *collector[Tx, V]) once(ctx context.Context, f *flight.Flight, claim Cla
 	}
 }
 
-// takeTurn runs the member's handler. A panic ends here: the group is rolled back, and when the handler
-// panics again, alone, the panic goes its way. Goexit goes on.
-func (m *member[Tx, V]) takeTurn(s signal[Tx]) {
-	err := errEnded
-	defer func() {
-		_ = recover()
-		m.done <- err
-	}()
-	if s.whole {
-		defer context.AfterFunc(m.ctx, func() { m.cancel(errLeft) })()
-	}
-	err = s.run(s.ctx, s.tx)
-	if err == nil {
-		err = s.ctx.Err()
-	}
-}
-
 // free keeps m for another message. Nobody may know it any more.
 func (c *collector[Tx, V]) free(m *member[Tx, V]) {
 	var none V
-	m.ctx, m.value, m.cancel, m.state = nil, none, nil, queued
+	m.ctx, m.value, m.cancel, m.state, m.ran = nil, none, nil, queued, false
 	c.members.Put(m)
 }
 
@@ -235,12 +205,19 @@ func (c *collector[Tx, V]) start(m *member[Tx, V], how state) bool {
 	return true
 }
 
-// work runs groups until nothing waits.
+// work runs groups until nothing waits. When a handler ends the goroutine, another one goes on.
 func (c *collector[Tx, V]) work() {
+	returned := false
+	defer func() {
+		if !returned {
+			go c.work()
+		}
+	}()
 	w := worker[Tx, V]{collector: c}
 	for w.take() {
 		w.run()
 	}
+	returned = true
 }
 
 // worker is one of a collector's; its slices serve one group after another.
@@ -250,7 +227,6 @@ type worker[Tx, V any] struct {
 	sorted  []*member[Tx, V] // by claim
 	fresh   []*member[Tx, V]
 	claims  []Claim
-	shared  bool // a handler that runs for all was started
 	cancel  context.CancelCauseFunc
 	ctx     context.Context
 }
@@ -345,8 +321,18 @@ func (w *worker[Tx, V]) run() {
 		w.single(w.members[0])
 		return
 	}
-	w.shared = false
-	err := w.store.OnceGroup(w.ctx, w.claims, w.handle)
+	err := errEnded
+	defer func() {
+		if recover() != nil { // a mapped store's function; it panics again where each runs alone
+			err = errEnded
+		}
+		w.settle(err)
+	}()
+	err = w.store.OnceGroup(w.ctx, w.claims, w.handle)
+}
+
+// settle tells the members what has become of the group.
+func (w *worker[Tx, V]) settle(err error) {
 	w.resize(err == nil)
 	what := committed
 	if err != nil {
@@ -358,7 +344,7 @@ func (w *worker[Tx, V]) run() {
 	for _, m := range w.members {
 		// The duplicates have been told; they are nil. The others may not be touched once they were told.
 		if m != nil && w.start(m, started) {
-			m.signal <- signal[Tx]{what: what, ran: w.shared}
+			m.signal <- what
 		}
 	}
 	clear(w.members)
@@ -373,11 +359,11 @@ func (w *worker[Tx, V]) single(m *member[Tx, V]) {
 		return
 	}
 	if w.withoutGroups() {
-		m.signal <- signal[Tx]{what: runAlone}
+		m.signal <- runAlone
 		return
 	}
-	m.signal <- signal[Tx]{what: runAndTell}
-	<-m.done //nolint:errcheck // that it has ended: how, its own caller is told
+	m.signal <- runAndTell
+	<-m.done
 	w.free(m)
 }
 
@@ -388,7 +374,7 @@ func (w *worker[Tx, V]) handle(ctx context.Context, tx Tx, isNew []bool) error {
 		if !isNew[i] {
 			w.members[slices.Index(w.members, m)] = nil
 			if w.start(m, started) { // whatever becomes of the group, this one was committed before
-				m.signal <- signal[Tx]{what: duplicate}
+				m.signal <- duplicate
 			}
 		}
 	}
@@ -413,20 +399,34 @@ func (w *worker[Tx, V]) handle(ctx context.Context, tx Tx, isNew []bool) error {
 			if !w.start(m, started) {
 				return errLeft
 			}
+			m.ran = true
 			own = m.ctx
 			if ctx != w.ctx { // a mapped store's Advance looks there
 				own = &memberContext{Context: m.ctx, group: ctx}
 			}
 		}
-		m.signal <- signal[Tx]{what: takeTurn, run: f, ctx: own, tx: tx, whole: whole}
-		return <-m.done
+		return attempt(own, tx, f)
 	})
+}
+
+// attempt runs f. A panic ends here: the group is rolled back, and when the handler panics again, alone, the panic
+// goes its way.
+func attempt[Tx any](ctx context.Context, tx Tx, f func(context.Context, Tx) error) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errEnded
+		}
+	}()
+	if err = f(ctx, tx); err == nil {
+		err = ctx.Err()
+	}
+	return err
 }
 
 // startAll makes all members stay: a handler has their events.
 func (w *worker[Tx, V]) startAll() bool {
-	w.shared = true
 	for _, m := range w.fresh {
+		m.ran = true
 		if !w.start(m, shared) {
 			return false
 		}

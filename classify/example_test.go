@@ -40,7 +40,7 @@ func ExampleNew() {
 	fmt.Println(c.Classify(fmt.Errorf("charge: %w", errCardExpired)))
 	fmt.Println(c.Classify(&classify.PanicError{Value: "index out of range"}).Verdict)
 	// Output:
-	// {poison 0s card_expired}
+	// {poison 0s false card_expired}
 	// retry
 }
 

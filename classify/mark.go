@@ -7,6 +7,7 @@ type mark struct {
 	err     error
 	verdict Verdict
 	after   time.Duration
+	inOrder bool
 }
 
 func (m *mark) Error() string { return m.err.Error() }
@@ -23,11 +24,27 @@ func Transient(err error) error { return marked(err, VerdictRetry, 0) }
 
 // RetryAfter marks err as one that passes, but not before d. If d is zero or less it is [Transient].
 // It returns nil if err is nil. Whoever retries may bound d.
+//
+// Under the runtime a delay of at most Policy.MaxHold is waited for with the key held. A longer one is kept outside of the
+// process, and later messages of the key go on meanwhile: by the broker where it can delay one message, else in the outbox of a
+// relay that the runtime has. Without either the key is held, as far as Policy.Retry allows; beyond that the message is a
+// dead letter. Where the consumer parks (ConsumerConfig.Park) the key is parked until then, and its order stays.
 func RetryAfter(err error, d time.Duration) error {
 	if d <= 0 {
 		return Transient(err)
 	}
 	return marked(err, VerdictRetryAfter, d)
+}
+
+// RetryAfterInOrder is [RetryAfter] for a message that must not be overtaken by later ones of its key. Under the runtime the key
+// is parked meanwhile, where the consumer parks (ConsumerConfig.Park), which costs nothing while it waits; else it is held,
+// as far as Policy.Retry and the broker's patience allow.
+func RetryAfterInOrder(err error, d time.Duration) error {
+	err = RetryAfter(err, d)
+	if m, ok := err.(*mark); ok && m.verdict == VerdictRetryAfter { //nolint:errorlint // it was made here
+		m.inOrder = true
+	}
+	return err
 }
 
 // Drop marks err as a reason to skip the message: it is acked, not retried and not dead-lettered.

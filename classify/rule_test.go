@@ -194,3 +194,29 @@ func TestClassifierIsSafeForConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// A delay in order is one for whichever error of several asks: the longest delay counts, and the order if any asks for it.
+func TestRetryAfterInOrder(t *testing.T) {
+	soon, late := classify.RetryAfter(errors.New("a"), time.Second), classify.RetryAfter(errors.New("b"), time.Minute)
+	inOrder := classify.RetryAfterInOrder(errors.New("c"), 2*time.Second)
+	for _, tc := range []struct {
+		name string
+		err  error
+		want classify.Result
+	}{
+		{"not asked for", soon, classify.Result{Verdict: retryAfter, After: time.Second, ErrorType: "_OTHER"}},
+		{"asked for", fmt.Errorf("x: %w", inOrder), classify.Result{Verdict: retryAfter, After: 2 * time.Second, InOrder: true, ErrorType: "_OTHER"}},
+		{"the longer one does not ask", errors.Join(inOrder, late), classify.Result{Verdict: retryAfter, After: time.Minute, InOrder: true, ErrorType: "_OTHER"}},
+		{"the shorter one does not ask", errors.Join(soon, inOrder), classify.Result{Verdict: retryAfter, After: 2 * time.Second, InOrder: true, ErrorType: "_OTHER"}},
+		{"another verdict", errors.Join(inOrder, classify.Permanent(io.EOF)), classify.Result{Verdict: poison, ErrorType: "eof"}},
+		{"marked again", classify.RetryAfter(inOrder, time.Second), classify.Result{Verdict: retryAfter, After: time.Second, ErrorType: "_OTHER"}},
+		{"no delay", classify.RetryAfterInOrder(io.EOF, 0), classify.Result{Verdict: retry, ErrorType: "eof"}},
+	} {
+		if got := new(classify.Classifier).Classify(tc.err); got != tc.want {
+			t.Errorf("%s: got %+v, want %+v", tc.name, got, tc.want)
+		}
+	}
+	if err := classify.RetryAfterInOrder(nil, time.Second); err != nil {
+		t.Errorf("of nil: %v, want nil", err)
+	}
+}

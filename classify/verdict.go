@@ -34,6 +34,10 @@ type Result struct {
 	// is VerdictRetryAfter.
 	After time.Duration
 
+	// InOrder says that no later message of the key is to be handled before that. It is false unless the verdict is
+	// VerdictRetryAfter.
+	InOrder bool
+
 	// ErrorType names the kind of error for telemetry (the attribute error.type). See the
 	// documentation of Standard for the set it comes from. It is empty if and only if there is no error.
 	ErrorType string
@@ -48,7 +52,7 @@ func (r Result) normal() (Result, bool) {
 		r.Verdict = VerdictRetry
 	}
 	if r.Verdict != VerdictRetryAfter {
-		r.After = 0
+		r.After, r.InOrder = 0, false
 	}
 	r.ErrorType = shortened(r.ErrorType)
 	return r, true
@@ -60,4 +64,12 @@ func (r Result) worse(than Result) bool {
 		return r.Verdict > than.Verdict
 	}
 	return r.After > than.After
+}
+
+// over returns r, which decides over than: of two delays the longer one, in order if either asks for it.
+func (r Result) over(than Result) Result {
+	if r.Verdict == VerdictRetryAfter && than.Verdict == VerdictRetryAfter {
+		r.InOrder = r.InOrder || than.InOrder
+	}
+	return r
 }

@@ -33,7 +33,7 @@ func (w *walk) judge(err error, depth int) (r Result, open bool) {
 		}
 		w.left--
 		if m, ok := node.(*mark); ok {
-			r = Result{Verdict: m.verdict, After: m.after, ErrorType: own.ErrorType}
+			r = Result{Verdict: m.verdict, After: m.after, InOrder: m.inOrder, ErrorType: own.ErrorType}
 			if r.ErrorType == "" {
 				below, _ := w.judge(m.err, depth+1)
 				r.ErrorType = cmp.Or(below.ErrorType, guess.ErrorType, name)
@@ -68,13 +68,13 @@ func (w *walk) judge(err error, depth int) (r Result, open bool) {
 	}
 	switch {
 	case below.worse(own):
-		return below, open
+		return below.over(own), open
 	case own.Verdict == VerdictNone && open:
 		if r, ok := ask(w.after, err); ok {
 			own = r.named(own.ErrorType)
 		}
 	}
-	return own, open
+	return own.over(below), open
 }
 
 // worst returns the worst of what is known of the branches, or VerdictNone if nothing is known of any.
@@ -98,9 +98,12 @@ func (w *walk) worst(branches []error, depth int) (worst Result, open bool) {
 		if r.Verdict == VerdictNone {
 			unknown, name = true, cmp.Or(name, r.ErrorType)
 		} else if r.worse(worst) {
-			worst = r
-		} else if !worst.worse(r) {
-			worst = worst.named(r.ErrorType)
+			worst = r.over(worst)
+		} else {
+			if !worst.worse(r) {
+				worst = worst.named(r.ErrorType)
+			}
+			worst = worst.over(r)
 		}
 	}
 	switch {

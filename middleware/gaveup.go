@@ -17,8 +17,9 @@ type GaveUpError struct {
 	// ErrorType is the kind of the last error, from a bounded set.
 	ErrorType string
 
-	// Attempts is how often the handler ran, as a breaker's probe too. It does not count what a shutdown broke
-	// off, nor what earlier processes and deliveries did.
+	// Attempts is how often the handler ran, as a breaker's probe too, and in earlier deliveries that the runtime has put
+	// off (see [DelayedError]). It does not count what a shutdown broke off, nor what other earlier processes and
+	// deliveries did.
 	Attempts int
 
 	// FirstFailure and LastFailure are when the first and the last of these had failed.
@@ -42,8 +43,13 @@ func (e *GaveUpError) Unwrap() error { return e.Err }
 // DelayedError is what [Retry] returns for a message that is to be delivered again later: the error asked for a delay
 // that is too long for the lane. It is no failure of the message.
 type DelayedError struct {
-	// After is the delay.
+	// After is the delay, from LastFailure on.
 	After time.Duration
+
+	// ErrorType, Attempts, FirstFailure and LastFailure are as in [GaveUpError], so far.
+	ErrorType                 string
+	Attempts                  int
+	FirstFailure, LastFailure time.Time
 
 	// Err is what the last attempt returned.
 	Err error

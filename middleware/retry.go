@@ -154,8 +154,12 @@ func (r *retry) exited(ctx context.Context, f *flight.Flight, err error) error {
 	}
 	r.Breaker.failedForGood(f, pass{}, result.ErrorType)
 	now := time.Now()
-	return &GaveUpError{
+	fail := &GaveUpError{
 		Verdict: result.Verdict, ErrorType: result.ErrorType,
 		Attempts: f.Attempt, FirstFailure: now, LastFailure: now, Err: err,
 	}
+	if e := f.Earlier; e != nil {
+		fail.Attempts, fail.FirstFailure = f.Attempt+e.Attempts, e.FirstFailure
+	}
+	return fail
 }

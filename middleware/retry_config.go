@@ -45,15 +45,17 @@ type RetryConfig struct {
 	// gives up at once. Default 5 min.
 	MaxRetryAfter time.Duration
 
-	// MaxElapsed is the latest that an attempt may start after the first failure. A delay that would
-	// reach beyond it is not begun: Retry gives up at once. Default 10 min; NoLimit turns it off.
+	// MaxElapsed is the latest that an attempt may start after the first failure of the delivery. A delay that would
+	// reach beyond it is not begun: Retry gives up at once. Delays beyond MaxHold, which are kept elsewhere, do
+	// not count: MaxAttempts and MaxRetryAfter bound these. Default 10 min; NoLimit turns it off.
 	MaxElapsed time.Duration
 
-	// MaxHold is the longest delay asked by an error that is waited for here, in the lane, when the broker can deliver
-	// one message later (brokers.Delivery.Delay). A longer one returns a [*DelayedError], which whoever
-	// settles the delivery has to act on; the runtime does. The messages that follow in its key then
-	// overtake it. The broker's count of deliveries bounds how often: each counts as an attempt, and with
-	// MaxAttempts reached nothing is delayed any more. Default: no limit.
+	// MaxHold is the longest delay asked by an error that is waited for here, in the lane, when the message can be kept
+	// elsewhere until then: by the broker (brokers.Delivery.Delay) or, under the runtime, in a database. A longer one returns
+	// a [*DelayedError], which whoever settles the delivery has to act on; the runtime does. The messages that
+	// follow in its key then overtake it, unless the runtime parks the key. Attempts are counted over such delays, or, where
+	// the broker keeps them, its count of deliveries is, each as an attempt: with MaxAttempts reached nothing is
+	// delayed any more. Default: no limit.
 	MaxHold time.Duration
 
 	// Breaker, if there is one, is asked before each attempt and before a message is given up whose error may

@@ -31,12 +31,15 @@ type series struct {
 // failed counts an attempt that returned err.
 func (s *series) failed(err error) {
 	now := time.Now()
+	if e := s.flight.Earlier; e != nil && s.fail.Attempts == 0 {
+		s.fail.Attempts, s.fail.FirstFailure, s.attempts = e.Attempts, e.FirstFailure, e.Attempts
+	}
 	s.fail.Attempts++
 	s.fail.Err, s.fail.LastFailure = err, now
-	if s.fail.Attempts == 1 {
+	if s.fail.FirstFailure.IsZero() {
 		s.fail.FirstFailure = now
 	}
-	if s.attempts++; s.attempts == 1 {
+	if s.attempts++; s.attempts == 1 || s.since.IsZero() {
 		s.since = now
 	}
 }
@@ -58,7 +61,10 @@ func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
 		s.first, s.hasFirst = clock, true
 	}
 	if s.leavesLane(result) {
-		return 0, &DelayedError{After: result.After, Err: s.fail.Err}
+		return 0, &DelayedError{
+			After: result.After, ErrorType: result.ErrorType, Attempts: s.fail.Attempts,
+			FirstFailure: s.fail.FirstFailure, LastFailure: s.fail.LastFailure, Err: s.fail.Err,
+		}
 	}
 	if !s.held {
 		if delay, ok := s.within(result); ok {
@@ -81,11 +87,15 @@ func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
 	return 0, &s.fail
 }
 
-// leavesLane tells whether the error asks for a delay that the broker is to keep.
+// leavesLane tells whether the error asks for a delay that is to be kept outside of the process.
 func (s *series) leavesLane(result classify.Result) bool {
+	return s.isLong(result) && result.After <= s.MaxRetryAfter && s.deliveries()+s.fail.Attempts < s.MaxAttempts
+}
+
+// isLong tells whether the error asks for a delay that is not waited for in the lane.
+func (s *series) isLong(result classify.Result) bool {
 	return result.Verdict == classify.VerdictRetryAfter && s.MaxHold > 0 && result.After > s.MaxHold &&
-		result.After <= s.MaxRetryAfter && s.flight.CanDelay() &&
-		s.deliveries()+s.fail.Attempts < s.MaxAttempts
+		s.flight.CanDelay(result.InOrder)
 }
 
 // deliveries is how often the broker has delivered the message before.
@@ -109,10 +119,9 @@ func (s *series) within(result classify.Result) (time.Duration, bool) {
 	return delay, s.MaxElapsed == NoLimit || delay <= s.MaxElapsed-elapsed
 }
 
-// asksAgain tells that the broker has kept delays for the message as often as there are attempts.
+// asksAgain tells that delays were kept for the message as often as there are attempts.
 func (s *series) asksAgain(result classify.Result) bool {
-	return s.MaxHold > 0 && result.After > s.MaxHold && s.flight.CanDelay() &&
-		s.deliveries()+s.fail.Attempts >= s.MaxAttempts
+	return s.isLong(result) && s.deliveries()+s.fail.Attempts >= s.MaxAttempts
 }
 
 // holdFor gives the delay before a message that is held is tried again.

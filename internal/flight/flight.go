@@ -9,7 +9,6 @@ package flight
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -40,6 +39,12 @@ type Flight struct {
 
 	// Attempt counts the runs of the handler in this process: 1 is the first. middleware.Retry sets it.
 	Attempt int
+
+	// Earlier is what deliveries of the same message before this one came to. nil: nothing is known of any.
+	Earlier *Earlier
+
+	// Delays says who acts on a delay that is too long for the lane, beside the broker.
+	Delays Delays
 
 	// Place is the delivery's place among those that run at once. nil: nobody counts them.
 	Place Place
@@ -126,27 +131,6 @@ func (f *Flight) Release() bool {
 	}
 	if f.Delivery != nil && f.Delivery.Release != nil {
 		f.Delivery.Release()
-	}
-	return true
-}
-
-// CanDelay tells whether the broker can deliver the message again after a time.
-func (f *Flight) CanDelay() bool { return f.Delivery != nil && f.Delivery.Delay != nil }
-
-// Delay makes the broker deliver the message again after d. If it cannot, the delivery is released. It reports
-// whether this call settled it.
-func (f *Flight) Delay(d time.Duration) bool {
-	if !f.CanDelay() {
-		return f.Release()
-	}
-	if !f.settle(Delayed) {
-		return false
-	}
-	if !f.Delivery.Delay(d) {
-		f.settled.Store(uint32(Released))
-		if f.Delivery.Release != nil {
-			f.Delivery.Release()
-		}
 	}
 	return true
 }

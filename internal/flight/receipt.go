@@ -16,9 +16,10 @@ const (
 	Dropped              // runtime: the verdict was Drop
 	DeadLettered         // poison: the dead letter is confirmed stored
 	Parked               // parking: the message was committed behind others of its key, which is parked
+	Deferred             // runtime: the message is stored to come again later, as its error asked
 )
 
-var receiptNames = [...]string{"none", "handled", "committed", "duplicate", "stale", "ignored", "dropped", "dead_lettered", "parked"}
+var receiptNames = [...]string{"none", "handled", "committed", "duplicate", "stale", "ignored", "dropped", "dead_lettered", "parked", "delayed"}
 
 // String gives the receipt's name as metrics and logs use it.
 func (r Receipt) String() string {

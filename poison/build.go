@@ -124,11 +124,19 @@ func writePart(h hash.Hash, part string) {
 
 // traceParent returns the W3C context of the span that ctx is in, else what the message came with.
 func traceParent(ctx context.Context, msg *message.Message) string {
+	if span := spanOf(ctx); span != "" {
+		return span
+	}
+	if sent := msg.Metadata[event.MetaTraceParent]; isClean(sent) {
+		return sent
+	}
+	return ""
+}
+
+// spanOf is the W3C context of the span that ctx is in, or "".
+func spanOf(ctx context.Context) string {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsValid() {
-		if sent := msg.Metadata[event.MetaTraceParent]; isClean(sent) {
-			return sent
-		}
 		return ""
 	}
 	return fmt.Sprintf("00-%s-%s-%s", span.TraceID(), span.SpanID(), span.TraceFlags())

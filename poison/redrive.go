@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -39,7 +41,10 @@ type RedriveKind string
 const (
 	KindRedrive RedriveKind = "redrive" // it was a dead letter, whose id in the inbox is frozen
 	KindReplay  RedriveKind = "replay"  // it was read from its topic again; the consumer identifies it as it did before
+	KindDelay   RedriveKind = "delay"   // it is no dead letter: its error asked for a later delivery. Its attempts and its first failure count on
 )
+
+func (k RedriveKind) isKnown() bool { return k == KindRedrive || k == KindReplay || k == KindDelay }
 
 // maxHops bounds what is believed of a count of hops or deaths.
 const maxHops = 1 << 30
@@ -60,7 +65,8 @@ type Redrive struct {
 	Batch string
 
 	// Record is the dead letter it was, with the message as it had arrived. A replayed message was none:
-	// its Record has no ID, MessageID and Deaths.
+	// its Record has no ID, MessageID and Deaths. Nor was a delayed one: its Deaths are those before, and its Attempts and
+	// FirstFailure are of all deliveries so far.
 	Record Record
 }
 
@@ -74,8 +80,8 @@ func (r *Redrive) Message(maxHeaderBytes int) (*message.Message, error) {
 		return nil, errors.New("redrive: the record names no consumer")
 	case rec.Reference:
 		return nil, fmt.Errorf("redrive dead letter %s: it refers to %s/%d/%d and has no message of its own", rec.ID, rec.Topic, rec.Partition, rec.Offset)
-	case r.Kind != KindRedrive && r.Kind != KindReplay:
-		return nil, fmt.Errorf("redrive: kind %q: want %q or %q", r.Kind, KindRedrive, KindReplay)
+	case !r.Kind.isKnown():
+		return nil, fmt.Errorf("redrive: kind %q: want %q, %q or %q", r.Kind, KindRedrive, KindReplay, KindDelay)
 	case !isClean(r.Batch):
 		return nil, fmt.Errorf("redrive: batch %.64q: want at most 255 bytes of printable text", r.Batch)
 	case r.Hops < 0 || r.Hops > maxHops:
@@ -95,7 +101,13 @@ func (r *Redrive) Message(maxHeaderBytes int) (*message.Message, error) {
 	for _, f := range own {
 		limit -= len(f.key) + len(f.value)
 	}
-	msg, err := rec.message(limit)
+	var msg *message.Message
+	var err error
+	if isText(rec.Metadata) {
+		msg, err = rec.message(limit)
+	} else {
+		msg, err = rec.enveloped(limit) // an outbox, say, keeps no other metadata than text
+	}
 	if err != nil {
 		return nil, fmt.Errorf("redrive dead letter %s: %w", rec.ID, err)
 	}
@@ -128,8 +140,8 @@ func ParseRedrive(msg *message.Message) (Redrive, error) {
 		r.fail(MetaRedriveHops, fmt.Errorf("want 0 to %d", maxHops))
 	}
 	kind := RedriveKind(msg.Metadata[MetaRedriveKind])
-	if kind != KindRedrive && kind != KindReplay {
-		r.fail(MetaRedriveKind, fmt.Errorf("want %q or %q", KindRedrive, KindReplay))
+	if !kind.isKnown() {
+		r.fail(MetaRedriveKind, fmt.Errorf("want %q, %q or %q", KindRedrive, KindReplay, KindDelay))
 	}
 	if r.err != nil {
 		return Redrive{}, fmt.Errorf("parse redriven message %s: %w", msg.UUID, r.err)
@@ -192,14 +204,23 @@ func Restore(msg *message.Message) {
 	msg.SetContext(context.WithValue(brokers.WithDelivery(msg.Context(), &d), redriveKey{}, &redrive))
 }
 
-// Identify returns the message's id within the consumer: the frozen one of a dead letter, which its inbox
-// knows. It is "" for a replay, and for what had none: then the consumer's own way applies to the restored message, with
+// Identify returns the message's id within the consumer: the frozen one of a dead letter or a delayed message, which its
+// inbox knows. It is "" for a replay, and for what had none: then the consumer's own way applies to the restored message, with
 // the topic r.Record.Topic.
 func (r *Redrive) Identify() string {
-	if r.Kind != KindRedrive {
+	if r.Kind == KindReplay {
 		return ""
 	}
 	return r.Record.MessageID
+}
+
+// Earlier returns how often the handler has run for a delayed message, and when it had failed first; 0 for others, which
+// begin anew.
+func (r *Redrive) Earlier() (attempts int, firstFailure time.Time) {
+	if r.Kind != KindDelay {
+		return 0, time.Time{}
+	}
+	return r.Record.Attempts, r.Record.FirstFailure
 }
 
 // failed adds what a record of a redriven message has beside that of another. The position is that of the restored delivery.
@@ -254,4 +275,13 @@ func RecordOf(consumer string, msg *message.Message) (Record, error) {
 		r.CorrelationID = ""
 	}
 	return r, nil
+}
+
+func isText(metadata map[string]string) bool {
+	for k, v := range metadata {
+		if !utf8.ValidString(k) || !utf8.ValidString(v) {
+			return false
+		}
+	}
+	return true
 }

@@ -33,7 +33,7 @@ type memoryLease struct {
 }
 
 var (
-	_ outbox.Source            = (*Memory)(nil)
+	_ outbox.Delayer           = (*Memory)(nil)
 	_ outbox.Graveyard         = (*Memory)(nil)
 	_ outbox.Writer[*MemoryTx] = (*Memory)(nil)
 )
@@ -76,6 +76,19 @@ func (m *Memory) InsertOutbox(ctx context.Context, tx *MemoryTx, rows []outbox.R
 		tx.rows = append(tx.rows, r)
 	}
 	return ctx.Err()
+}
+
+// InsertDelayed implements outbox.Delayer.
+func (m *Memory) InsertDelayed(ctx context.Context, r outbox.Row, d time.Duration) error {
+	if err := m.begin(ctx, "InsertDelayed"); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	m.nextID++
+	r.ID, r.CreatedAt, r.AvailableAt = m.nextID, time.Now(), time.Now().Add(d)
+	r.Metadata, r.Payload = maps.Clone(r.Metadata), slices.Clone(r.Payload)
+	m.delayed[r.ID] = r
+	return nil
 }
 
 // Commit makes the rows visible.

@@ -59,6 +59,7 @@ func Run[Tx any](t *testing.T, open func(t *testing.T) Subject[Tx]) {
 		{"O6BuryMovesTheRow", testBury[Tx]},
 		{"RevivedRowHasItsOldPlace", testRevive[Tx]},
 		{"DelayedRowsWait", testDelayed[Tx]},
+		{"DelayedByThemselvesRowsWait", testInsertDelayed[Tx]},
 		{"PromoteMovesEachRowOnce", testPromoteRace[Tx]},
 		{"RevivedRowThatBlocksNothingGoesLast", testReviveSkipped[Tx]},
 		{"DeadRowsAreCountedByTopic", testDeadTopics[Tx]},
@@ -672,6 +673,41 @@ func testDelayed[Tx any](t *testing.T, s Subject[Tx]) {
 	}
 	if r := rows[0]; r.Key != "k" || r.Bucket != outbox.BucketOf("k") || string(r.Payload) != "payload of first" {
 		t.Errorf("promoted: got %+v", r)
+	}
+}
+
+// A message that is to be handled again later has no transaction to go with.
+func testInsertDelayed[Tx any](t *testing.T, s Subject[Tx]) {
+	to, ok := s.Source.(outbox.Delayer)
+	if !ok {
+		t.Fatalf("%T is no outbox.Delayer", s.Source)
+	}
+	ctx := testContext(t)
+	now := keyed("now", "k ☃")
+	now.Metadata["a"] = "b"
+	for d, msg := range map[time.Duration]*message.Message{time.Hour: keyed("in an hour", "k"), time.Millisecond: now, 2 * time.Minute: message.NewMessage("nil", nil)} {
+		if err := outbox.Delay(ctx, to, d, "orders", msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantUUIDs(t, "before promotion", s.fetch(t, "orders"))
+	if b, err := s.Source.Backlog(ctx, 100); err != nil || b != (outbox.Backlog{Delayed: 3}) {
+		t.Errorf("backlog: got %+v, %v; want 3 delayed", b, err)
+	}
+	until(t, "the first is due", func() bool {
+		_, err := s.Source.Promote(ctx, 10)
+		return err == nil && len(s.fetch(t, "orders")) > 0
+	})
+	rows := s.fetch(t, "orders")
+	wantUUIDs(t, "after promotion", rows, "now")
+	if r := rows[0]; r.Key != "k ☃" || r.Bucket != outbox.BucketOf("k ☃") || string(r.Payload) != "payload of now" || !maps.Equal(r.Metadata, now.Metadata) {
+		t.Errorf("promoted: got %+v", r)
+	}
+	if err := outbox.Delay(ctx, to, -1, "orders", now); !errors.Is(err, outbox.ErrInvalid) {
+		t.Errorf("a delay below zero: %v, want ErrInvalid", err)
+	}
+	if err := outbox.Delay(ctx, to, 1, "orders", keyed("", "k")); !errors.Is(err, outbox.ErrInvalid) {
+		t.Errorf("a message without UUID: %v, want ErrInvalid", err)
 	}
 }
 

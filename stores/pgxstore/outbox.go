@@ -16,11 +16,11 @@ import (
 
 var (
 	_ outbox.Writer[pgx.Tx] = (*Store)(nil)
-	_ outbox.Source         = (*Outbox)(nil)
+	_ outbox.Delayer        = (*Outbox)(nil)
 	_ outbox.Graveyard      = (*Outbox)(nil)
 )
 
-// Outbox is a store's outbox as a relay sees it: an [outbox.Source] and an [outbox.Graveyard]. It is safe
+// Outbox is a store's outbox as a relay sees it: an [outbox.Source], an [outbox.Delayer] and an [outbox.Graveyard]. It is safe
 // for concurrent use.
 type Outbox struct{ *outboxsql.Source }
 

@@ -4,9 +4,25 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/headrace-go/headrace/outbox"
 )
+
+// InsertDelayed implements outbox.Delayer with one statement.
+func (s *Source) InsertDelayed(ctx context.Context, r outbox.Row, d time.Duration) error {
+	metadata, err := outbox.EncodeMetadata(r.Metadata)
+	if err != nil {
+		return err
+	}
+	var payload any // a nil []byte in an any is not NULL to every driver
+	if r.Payload != nil {
+		payload = r.Payload
+	}
+	_, err = s.exec(ctx, s.db, "INSERT INTO "+s.delayed+" ("+body+", available_at) VALUES (?, ?, ?, ?, ?, ?, "+s.d.now()+", "+s.d.later()+")",
+		r.Topic, r.Bucket, r.Key, r.UUID, metadata, payload, d.Microseconds())
+	return err
+}
 
 // insertAtOnce keeps a statement's arguments well below every database's limit.
 const insertAtOnce = 500

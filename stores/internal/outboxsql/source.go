@@ -24,7 +24,7 @@ type DB interface {
 	Query(ctx context.Context, row func(scan func(...any) error) (bool, error), query string, args ...any) error
 }
 
-// Source is an outbox.Source and an outbox.Graveyard. It is safe for concurrent use.
+// Source is an outbox.Source, an outbox.Delayer and an outbox.Graveyard. It is safe for concurrent use.
 type Source struct {
 	d  dialect
 	db DB
@@ -38,7 +38,7 @@ type Source struct {
 }
 
 var (
-	_ outbox.Source    = (*Source)(nil)
+	_ outbox.Delayer   = (*Source)(nil)
 	_ outbox.Graveyard = (*Source)(nil)
 )
 

@@ -35,6 +35,10 @@ type Key struct {
 	State    State
 	Messages int // at least 1
 
+	// DelayedUntil is when a message that asked to be handled later, and those behind it, may be handled: until then the
+	// key waits, in state Released. The zero time if there is none.
+	DelayedUntil time.Time
+
 	// ParkedAt is when its first message failed, ReleasedAt when it was released, and the zero time if it was
 	// not. FailedAt is the last failure. Failures counts them: 1, and one more for each drain that failed.
 	ParkedAt, FailedAt, ReleasedAt time.Time
@@ -55,7 +59,7 @@ type Message struct {
 	ParkedAt time.Time
 
 	// Record is the whole message as it arrived, byte for byte, and its failure, if it was one: then it has an ID,
-	// its dead letter's.
+	// its dead letter's. One that was delayed has none, and the Attempts and failures so far.
 	Record poison.Record
 }
 
@@ -98,6 +102,13 @@ type Ledger interface {
 	// It reports false if m is gone: then nothing was done.
 	Fail(ctx context.Context, m Message) (bool, error)
 
+	// Delay releases the key, whose row tx has locked, but not before d has passed by the database's clock.
+	Delay(ctx context.Context, tx any, consumer, key string, d time.Duration) error
+
+	// DelayAgain puts m.Record in the place of m's, and lets the key of m, if it is released, wait until d has passed. It reports
+	// false if m is gone: then nothing was done.
+	DelayAgain(ctx context.Context, m Message, d time.Duration) (bool, error)
+
 	// Lease takes at most limit released keys for owner that nobody has a lease of, the first released first.
 	Lease(ctx context.Context, consumer, owner string, ttl time.Duration, limit int) ([]string, error)
 
@@ -118,7 +129,7 @@ type Ledger interface {
 	Find(ctx context.Context, consumer, id string) (key string, seq int64, found bool, err error)
 
 	// Release lets a key's messages be handled, in order, before live ones. It reports false if the key is not
-	// parked; one that is released already stays so.
+	// parked; one that is released already stays so, and is not delayed any more.
 	Release(ctx context.Context, consumer, key string, why Reason) (bool, error)
 
 	// ReleaseAll releases the consumer's keys that are parked at this moment, and returns how many.
@@ -146,6 +157,7 @@ type Ledger interface {
 type Count struct {
 	Keys     int // parked or released
 	Released int // of these
+	Delayed  int // of the released: those that wait for a time
 	Messages int
 
 	// Oldest is when the key that has waited for longest was parked; the zero time if there is none.

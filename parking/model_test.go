@@ -12,6 +12,9 @@ import (
 // writes is seen when it commits, as under READ COMMITTED. The explorer visits every state that any order of the
 // steps can reach.
 //
+// A message can also ask for a delay, some times: then it is parked without a dead letter, and its key is released at once, since
+// the model has no clock: a drain that comes early is one that comes in time.
+//
 // The property, in every state: a message takes effect once and after all before it; what is claimed has taken
 // effect or is parked; a key has a row if, and only if, messages of it are parked. And where nothing can
 // step any more, everybody is done: nobody waits for ever, and nothing is lost.
@@ -23,9 +26,11 @@ const (
 
 // variant is what the protocol is without.
 type variant struct {
-	noLock       bool // live reads the row, and drain looks for messages, without locking the row
-	sameSnapshot bool // drain decides whether a message is the last by what it read before it had the lock
-	noClaim      bool // park does not claim the failed message
+	noLock       bool                    // live reads the row, and drain looks for messages, without locking the row
+	sameSnapshot bool                    // drain decides whether a message is the last by what it read before it had the lock
+	noClaim      bool                    // park does not claim the failed message
+	delays       [modelMessages + 1]int8 // the messages that ask for a delay, and how often
+	overtaken    bool                    // what asks for a delay is put behind the live messages of its key, as by a broker
 }
 
 // step counters of an actor's program.
@@ -52,6 +57,7 @@ type actor struct {
 	pc, m    int8
 	last     bool // drain: m is the key's last
 	inserted bool // park: the key's row is new
+	delays   bool // park: the message asked for a delay
 }
 
 // model is one state. It is comparable, and so its own key.
@@ -64,6 +70,7 @@ type model struct {
 	parked   [modelMessages + 1]int8 // the place; 0: not parked
 	effects  int8                    // 1 to this have taken effect
 	letters  [modelMessages + 1]bool
+	delays   [modelMessages + 1]int8 // so often it asks for one
 
 	// locks, by actor + 1
 	claimBy  [modelMessages + 1]int8
@@ -245,9 +252,16 @@ func (e *explorer) actorSteps(s model, i int, step func(model)) {
 	case liveAppend:
 		step(ended(liveAck, func(s *model) { s.put(m) }))
 	case liveEffect:
-		if e.poison[m] && !s.fixed {
+		switch {
+		case s.delays[m] > 0 && e.overtaken:
+			step(ended(liveAck, func(s *model) { s.delays[m]-- }))
+		case s.delays[m] > 0:
+			next := ended(parkClaim, func(s *model) { s.delays[m]-- })
+			next.actors[i].delays = true
+			step(next)
+		case e.poison[m] && !s.fixed:
 			step(ended(liveDeadLetter, nil))
-		} else {
+		default:
 			step(to(liveCommit))
 		}
 	case liveCommit:
@@ -276,7 +290,7 @@ func (e *explorer) actorSteps(s model, i int, step func(model)) {
 	case parkCommit:
 		step(ended(liveAck, func(s *model) {
 			if a.inserted {
-				s.key, s.released, s.nextSeq = true, false, 1
+				s.key, s.released, s.nextSeq = true, a.delays, 1
 			}
 			s.put(m)
 		}))
@@ -310,9 +324,12 @@ func (e *explorer) actorSteps(s model, i int, step func(model)) {
 		}
 		step(next)
 	case drainEffect:
-		if e.poison[m] && !s.fixed {
+		switch {
+		case s.delays[m] > 0: // its record changes, and nothing else
+			step(ended(idle, func(s *model) { s.delays[m]-- }))
+		case e.poison[m] && !s.fixed:
 			step(ended(drainFail, nil))
-		} else {
+		default:
 			step(to(drainCommit))
 		}
 	case drainCommit:
@@ -406,20 +423,31 @@ func run(v variant, poison ...int) *explorer {
 	for _, m := range poison {
 		e.poison[m] = true
 	}
-	e.explore(model{moves: 1, crashes: 1, releases: 2})
+	e.explore(model{moves: 1, crashes: 1, releases: 2, delays: v.delays})
 	return e
 }
 
 func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
-	for _, poison := range [][]int{{1}, {2}, {1, 3}} {
-		e := run(variant{}, poison...)
+	for _, tc := range []struct {
+		poison []int
+		delays [modelMessages + 1]int8
+	}{
+		{poison: []int{1}},
+		{poison: []int{2}},
+		{poison: []int{1, 3}},
+		{delays: [...]int8{1: 1, 2: 0, 3: 0}},
+		{delays: [...]int8{1: 2, 2: 1, 3: 0}},
+		{poison: []int{1}, delays: [...]int8{1: 1, 2: 0, 3: 0}},
+		{poison: []int{1}, delays: [...]int8{1: 0, 2: 1, 3: 0}},
+	} {
+		e := run(variant{delays: tc.delays}, tc.poison...)
 		if e.wrong != "" {
-			t.Errorf("poison %v: %s", poison, e.wrong)
+			t.Errorf("poison %v, delays %v: %s", tc.poison, tc.delays, e.wrong)
 		}
 		if e.drained == 0 {
-			t.Errorf("poison %v: of %d states none has everything done: the model does not do what it should", poison, len(e.seen))
+			t.Errorf("poison %v, delays %v: of %d states none has everything done: the model does not do what it should", tc.poison, tc.delays, len(e.seen))
 		}
-		t.Logf("poison %v: %d states", poison, len(e.seen))
+		t.Logf("poison %v, delays %v: %d states", tc.poison, tc.delays, len(e.seen))
 	}
 }
 
@@ -434,6 +462,7 @@ func TestModelWithoutTheRowLockFails(t *testing.T) {
 		{"no lock", variant{noLock: true}, "the key has a row"},
 		{"decides by what it read before it had the lock", variant{sameSnapshot: true}, "the key has a row"},
 		{"park without a claim", variant{noClaim: true}, "message 1"},
+		{"a delay without parking", variant{overtaken: true, delays: [...]int8{1: 1, 2: 0, 3: 0}}, "message 2 takes effect after 0"},
 	} {
 		e := run(tc.variant, 1)
 		if !strings.Contains(e.wrong, tc.want) {

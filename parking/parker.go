@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/classify"
-	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/flight"
 	"github.com/headrace-go/headrace/ordering"
@@ -59,17 +55,51 @@ func (p *Parker) Park(ctx context.Context, r poison.Record) error {
 	if key == "" || r.MessageID == "" {
 		return nil
 	}
+	err := p.place(ctx, key, r, 0)
+	if errors.Is(err, ErrFull) && p.policy.Overflow == DeadLetter {
+		return nil // which it is already
+	}
+	return err
+}
+
+// Delay parks a message that has asked to be handled after d, and its key with it: later messages of the key are
+// parked behind it, and all of them are handled in order when d has passed by the database's clock, without an operator. r is what
+// poison.Delayed returns. A message that came from a [Source] stays where it is. It reports false, and has done nothing, for a
+// message without a key or an id, which nothing can be in order with. It blocks for the database; call it again after an
+// error, which wraps [ErrFull] if there is no room.
+func (p *Parker) Delay(ctx context.Context, r poison.Record, d time.Duration) (bool, error) {
+	d = max(d, time.Microsecond)
+	if t := ticketOf(ctx); t != nil {
+		m := t.Message
+		m.Record = r
+		if _, err := p.ledger.DelayAgain(ctx, m, d); err != nil {
+			return false, err
+		}
+		t.done.Store(true)
+		return true, nil
+	}
+	key := keyOf(flight.From(ctx))
+	if key == "" || r.MessageID == "" {
+		return false, nil
+	}
+	err := p.place(ctx, key, r, d)
+	return err == nil, err
+}
+
+// place claims a message and puts it behind the others of its key. If there are none, the key is parked: until d has passed, or
+// for good if d is 0. One that took effect or was parked meanwhile elsewhere it leaves alone.
+func (p *Parker) place(ctx context.Context, key string, r poison.Record, d time.Duration) error {
 	for range maxMoved {
 		out := NotParked
 		_, err := p.once(ctx, inbox.Claim{Consumer: p.consumer, ID: r.MessageID}, func(ctx context.Context, tx any) error {
 			var err error
-			out, err = p.park(ctx, tx, key, r)
+			out, err = p.park(ctx, tx, key, r, d)
 			return err
 		})
 		switch {
 		case !errors.Is(err, errRollBack):
 			return err
-		case out == Full && p.policy.Overflow == DeadLetter, out == Reserved:
+		case out == Reserved:
 			return nil
 		case out == Full:
 			return p.full(key)
@@ -78,7 +108,7 @@ func (p *Parker) Park(ctx context.Context, r poison.Record) error {
 	return fmt.Errorf("park key %q: %w", key, errMoved)
 }
 
-func (p *Parker) park(ctx context.Context, tx any, key string, r poison.Record) (Outcome, error) {
+func (p *Parker) park(ctx context.Context, tx any, key string, r poison.Record, d time.Duration) (Outcome, error) {
 	// A record that refers to its message, because the broker could not store it again, still has it.
 	r.Reference = false
 	k := Key{
@@ -99,8 +129,14 @@ func (p *Parker) park(ctx context.Context, tx any, key string, r poison.Record) 
 	if err == nil && !put {
 		err = errRollBack
 	}
+	if err == nil && d > 0 && seq == firstSeq { // else others are parked, and these decide
+		err = p.ledger.Delay(ctx, tx, p.consumer, key, d)
+	}
 	return out, err
 }
+
+// firstSeq is the place of the message that a key's row was made for.
+const firstSeq = 1
 
 // again parks the key of a message that failed in the drain.
 func (p *Parker) again(ctx context.Context, t *ticket, r poison.Record) error {
@@ -197,32 +233,4 @@ func keyOf(f *flight.Flight) string {
 		return ""
 	}
 	return Name(key)
-}
-
-// recordOf is the record of a message that has not failed, as it arrived.
-func recordOf(ctx context.Context, f *flight.Flight, id string) poison.Record {
-	d := f.Delivery
-	uuid, payload, metadata := f.Arrived()
-	r := poison.Record{
-		Version: poison.Version, Consumer: f.Consumer, Topic: or(d.Topic, f.Topic), Incarnation: d.Incarnation,
-		Partition: d.Partition, Offset: d.Offset, Time: d.Time, Deliveries: d.Count,
-		Key: slices.Clone(d.Key), Headers: slices.Clone(d.Headers),
-		UUID: uuid, Payload: payload, Metadata: foreign(metadata), MessageID: id, CorrelationID: f.CorrelationID,
-	}
-	if sent := metadata[event.MetaTraceParent]; len(sent) <= inbox.MaxNameBytes {
-		r.TraceParent = sent
-	}
-	if before := poison.RedriveOf(ctx); before != nil {
-		r.Deaths, r.Hops, r.Batch = before.Record.Deaths, before.Hops, before.Batch
-	}
-	return r
-}
-
-// foreign returns the metadata without what only means something on a dead letter, as package poison does.
-func foreign(metadata map[string]string) map[string]string {
-	kept := maps.Clone(metadata)
-	maps.DeleteFunc(kept, func(k, _ string) bool {
-		return k == event.MetaFrozenID || strings.HasPrefix(k, poison.MetaPrefix)
-	})
-	return kept
 }

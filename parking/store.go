@@ -10,6 +10,7 @@ import (
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/flight"
+	"github.com/headrace-go/headrace/poison"
 )
 
 // maxMoved bounds the transactions for one message that find the key's row gone in the moment they lock it.
@@ -109,7 +110,9 @@ func (s *Store[Tx]) append(ctx context.Context, tx any, f *flight.Flight, c inbo
 	case out == NotParked:
 		return out, nil
 	}
-	put, err := s.ledger.Put(ctx, tx, Message{Consumer: s.consumer, Key: key, Seq: seq, ID: c.ID, Record: recordOf(ctx, f, c.ID)})
+	record, _ := poison.Arrival(f) // f is not nil: there is a key
+	record.MessageID = c.ID
+	put, err := s.ledger.Put(ctx, tx, Message{Consumer: s.consumer, Key: key, Seq: seq, ID: c.ID, Record: record})
 	if err == nil && !put {
 		err = errRollBack
 	}

@@ -43,6 +43,9 @@ func (t *ticket) message(ctx context.Context, topic string, released func()) *me
 	}
 	ctx = context.WithValue(ctx, ticketKey{}, t)
 	before := &poison.Redrive{Kind: poison.KindRedrive, Hops: r.Hops, Batch: r.Batch, Record: *r}
+	if r.ID == "" && r.Attempts > 0 { // it asked to be handled later
+		before.Kind = poison.KindDelay
+	}
 	msg.SetContext(brokers.WithDelivery(poison.WithRedrive(ctx, before), d))
 	return msg
 }

@@ -16,14 +16,15 @@ func (l *Ledger) Keys(ctx context.Context, consumer, after string, limit int) ([
 	err := l.query(ctx, l.DB, func(scan func(...any) error) (bool, error) {
 		k := parking.Key{Consumer: consumer}
 		var state string
-		var parked, failed, released int64
-		err := scan(&k.Name, &state, &k.Messages, &k.Failures, &parked, &failed, &released,
+		var parked, failed, released, until int64
+		err := scan(&k.Name, &state, &k.Messages, &k.Failures, &parked, &failed, &released, &until,
 			&k.FirstErrorType, &k.FirstError, &k.LastErrorType, &k.LastError)
 		k.State = parking.State(state)
-		k.ParkedAt, k.FailedAt, k.ReleasedAt = timeOf(parked), timeOf(failed), timeOf(released)
+		k.ParkedAt, k.FailedAt, k.ReleasedAt, k.DelayedUntil = timeOf(parked), timeOf(failed), timeOf(released), timeOf(until)
 		list = append(list, k)
 		return true, err
-	}, "SELECT msg_key, state, messages, failures, parked_at, failed_at, released_at, first_type, first_error, last_type, last_error FROM "+
+	}, "SELECT msg_key, state, messages, failures, parked_at, failed_at, released_at,"+
+		" CASE WHEN state = 'released' AND owner = '' THEN lease_until ELSE 0 END, first_type, first_error, last_type, last_error FROM "+
 		l.keys+" WHERE consumer = ? AND msg_key > ? ORDER BY msg_key LIMIT ?", consumer, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("parking: list the keys of %q: %w", consumer, l.Explain(ctx, err))
@@ -72,8 +73,9 @@ func (l *Ledger) Count(ctx context.Context, consumer string) (parking.Count, err
 	var c parking.Count
 	var oldest int64
 	_, err := l.one(ctx, l.DB, "SELECT count(*), CAST(coalesce(sum(CASE WHEN state = 'released' THEN 1 ELSE 0 END), 0) AS "+l.integer()+"),"+
+		" CAST(coalesce(sum(CASE WHEN state = 'released' AND owner = '' AND lease_until > "+l.now+" THEN 1 ELSE 0 END), 0) AS "+l.integer()+"),"+
 		" CAST(coalesce(sum(messages), 0) AS "+l.integer()+"), coalesce(min(parked_at), 0) FROM "+l.keys+" WHERE consumer = ?",
-		[]any{consumer}, []any{&c.Keys, &c.Released, &c.Messages, &oldest})
+		[]any{consumer}, []any{&c.Keys, &c.Released, &c.Delayed, &c.Messages, &oldest})
 	if err != nil {
 		return parking.Count{}, fmt.Errorf("parking: count what is parked of %q: %w", consumer, l.Explain(ctx, err))
 	}

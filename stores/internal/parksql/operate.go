@@ -14,8 +14,12 @@ func (l *Ledger) Release(ctx context.Context, consumer, key string, why parking.
 	there := false
 	err := l.operate(ctx, why, func(db DB) error {
 		state, _, found, err := l.lockKey(ctx, db, consumer, key)
-		if there = found; err != nil || state != parking.Parked {
+		there = found
+		switch {
+		case err != nil || !found:
 			return err
+		case state == parking.Released:
+			return l.hurry(ctx, db, consumer, key, why)
 		}
 		return l.release(ctx, db, consumer, key, why)
 	})
@@ -24,6 +28,15 @@ func (l *Ledger) Release(ctx context.Context, consumer, key string, why parking.
 
 func (l *Ledger) release(ctx context.Context, db DB, consumer, key string, why parking.Reason) error {
 	if _, err := l.exec(ctx, db, "UPDATE "+l.keys+" SET state = 'released', released_at = "+l.now+", owner = '', lease_until = 0"+ofKey, consumer, key); err != nil {
+		return err
+	}
+	return l.note(ctx, db, parking.ActionRelease, why, consumer, key, nil)
+}
+
+// hurry ends the delay of a key, if it has one.
+func (l *Ledger) hurry(ctx context.Context, db DB, consumer, key string, why parking.Reason) error {
+	n, err := l.exec(ctx, db, "UPDATE "+l.keys+" SET lease_until = 0"+ofKey+" AND owner = '' AND lease_until > "+l.now, consumer, key)
+	if err != nil || n == 0 {
 		return err
 	}
 	return l.note(ctx, db, parking.ActionRelease, why, consumer, key, nil)

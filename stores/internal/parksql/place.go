@@ -2,6 +2,7 @@ package parksql
 
 import (
 	"context"
+	"time"
 
 	"github.com/headrace-go/headrace/parking"
 	"github.com/headrace-go/headrace/stores/schema"
@@ -178,8 +179,20 @@ func (l *Ledger) Fail(ctx context.Context, m parking.Message) (bool, error) {
 	if err != nil {
 		return false, l.failed(ctx, "park again", m.Consumer, m.Key, err)
 	}
-	there := false
+	there, err := l.replace(ctx, m, document, func(db DB) error {
+		_, err := l.exec(ctx, db, "UPDATE "+l.keys+" SET state = 'parked', owner = '', lease_until = 0, failures = failures + 1,"+
+			" failed_at = ?, last_type = ?, last_error = ?"+ofKey,
+			microsOf(m.Record.LastFailure), text(m.Record.ErrorType), text(m.Record.Error), m.Consumer, m.Key)
+		return err
+	})
+	return there, l.failed(ctx, "park again", m.Consumer, m.Key, err)
+}
+
+// replace puts m.Record, as document, in the place of m's, and changes m's key, under the lock of its row. It reports false if m is
+// gone.
+func (l *Ledger) replace(ctx context.Context, m parking.Message, document []byte, change func(DB) error) (there bool, err error) {
 	err = l.Tx(ctx, func(db DB) error {
+		there = false
 		_, _, found, err := l.lockKey(ctx, db, m.Consumer, m.Key)
 		if err != nil || !found {
 			return err
@@ -193,10 +206,33 @@ func (l *Ledger) Fail(ctx context.Context, m parking.Message) (bool, error) {
 			text(m.Record.ID), document, m.Consumer, m.Key, m.Seq, m.ID); err != nil {
 			return err
 		}
-		_, err = l.exec(ctx, db, "UPDATE "+l.keys+" SET state = 'parked', owner = '', lease_until = 0, failures = failures + 1,"+
-			" failed_at = ?, last_type = ?, last_error = ?"+ofKey,
-			microsOf(m.Record.LastFailure), text(m.Record.ErrorType), text(m.Record.Error), m.Consumer, m.Key)
+		return change(db)
+	})
+	return there && err == nil, err
+}
+
+// A key is delayed by a lease that nobody holds: it is released, and Lease passes it over until that has ended.
+const delayed = " SET owner = '', lease_until = "
+
+// Delay implements parking.Ledger.
+func (l *Ledger) Delay(ctx context.Context, tx any, consumer, key string, d time.Duration) error {
+	db, err := l.in(tx)
+	if err != nil {
+		return err
+	}
+	_, err = l.exec(ctx, db, "UPDATE "+l.keys+delayed+l.now+" + ?, state = 'released', released_at = "+l.now+ofKey, d.Microseconds(), consumer, key)
+	return inTx("delay", consumer, key, err)
+}
+
+// DelayAgain implements parking.Ledger.
+func (l *Ledger) DelayAgain(ctx context.Context, m parking.Message, d time.Duration) (bool, error) {
+	document, err := m.Record.MarshalDocument()
+	if err != nil {
+		return false, l.failed(ctx, "delay again", m.Consumer, m.Key, err)
+	}
+	there, err := l.replace(ctx, m, document, func(db DB) error {
+		_, err := l.exec(ctx, db, "UPDATE "+l.keys+delayed+l.now+" + ?"+ofKey+" AND state = 'released'", d.Microseconds(), m.Consumer, m.Key)
 		return err
 	})
-	return there && err == nil, l.failed(ctx, "park again", m.Consumer, m.Key, err)
+	return there, l.failed(ctx, "delay again", m.Consumer, m.Key, err)
 }

@@ -26,6 +26,7 @@ type line struct {
 	poison    *poison.Poison
 	breaker   *middleware.Breaker
 	telemetry *telemetry.Consumer
+	delays    *delays
 	sources   []source
 }
 
@@ -77,7 +78,7 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
 	}
-	l := &line{consumer: c, intake: intake, poison: dead, breaker: breaker, telemetry: tel}
+	l := &line{consumer: c, intake: intake, poison: dead, breaker: breaker, telemetry: tel, delays: c.newDelays()}
 	if err := l.openSources(window); err != nil {
 		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
 	}
@@ -85,8 +86,9 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 	return l, nil
 }
 
-// stages returns the consumer's middleware, outermost first. The order is the architecture: see DESIGN.md.
-func (l *line) stages() ([]message.HandlerMiddleware, error) {
+// stages returns the middleware of one of the consumer's subscriptions, outermost first. The order is the architecture: see
+// DESIGN.md.
+func (l *line) stages(s source) ([]message.HandlerMiddleware, error) {
 	c := l.consumer
 	retryConfig := c.config.Retry
 	if retryConfig.Classifier == nil {
@@ -114,13 +116,13 @@ func (l *line) stages() ([]message.HandlerMiddleware, error) {
 	if limit := holdLimit(c.runtime.config.Broker.Capabilities()); limit > 0 {
 		stages = append(stages, holdFor(limit))
 	}
-	stages = append(stages, c.settle, l.poison.Middleware)
+	stages = append(stages, c.settle, l.poison.Middleware, l.delays.stage(s.brings))
 	stages = append(stages, c.parked()...)
 	stages = append(stages, retry)
 	stages = append(stages, c.ledgered()...)
 	stages = append(stages, l.telemetry.Attempt, middleware.Recover())
 	if t, ok := c.runtime.config.Broker.(trial.Broker); ok {
-		stages = append(stages, t.Attempt)
+		stages = append(stages, t.AroundAttempts())
 	}
 	if len(c.config.Middleware) > 0 { // our own innermost stage returns nil only with a receipt
 		stages = append(append(stages, needReceipt), c.config.Middleware...)

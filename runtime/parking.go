@@ -79,7 +79,7 @@ func (l *line) openParked() error {
 		return err
 	}
 	c.released.Store(src)
-	l.sources = append(l.sources, source{name: c.config.Name + parkedSource, topic: c.config.Topic, subscriber: sub})
+	l.sources = append(l.sources, source{name: c.config.Name + parkedSource, topic: c.config.Topic, subscriber: sub, brings: true})
 	return nil
 }
 

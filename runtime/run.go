@@ -178,7 +178,7 @@ func (u *run) startRouter(ctx context.Context) error {
 		return err
 	}
 	for _, s := range subscriptions {
-		stages, err := s.line.stages()
+		stages, err := s.line.stages(s.source)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,7 @@ type source struct {
 	topic      string
 	consumer   string             // as the broker knows it; "": it is not the broker's
 	subscriber message.Subscriber // decorated by the intake
+	brings     bool               // messages that were kept before: redriven, delayed or parked ones
 }
 
 // openSources opens the consumer's subscriptions: its topic, its released messages, and its redrive topic. Nothing is read yet.
@@ -57,7 +58,7 @@ func (l *line) open(s brokers.Subscription, decorate message.SubscriberDecorator
 	if sub, err = l.intake.Decorate(sub); err != nil {
 		return err
 	}
-	l.sources = append(l.sources, source{name: s.Consumer, topic: s.Topic, consumer: s.Consumer, subscriber: sub})
+	l.sources = append(l.sources, source{name: s.Consumer, topic: s.Topic, consumer: s.Consumer, subscriber: sub, brings: decorate != nil})
 	return nil
 }
 

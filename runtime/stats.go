@@ -33,7 +33,7 @@ func (c *Consumer) Stats() Stats {
 		Dropped:      n(flight.Dropped),
 		DeadLettered: n(flight.DeadLettered),
 		Parked:       n(flight.Parked),
-		Delayed:      c.counts.delayed.Load(),
+		Delayed:      c.counts.delayed.Load() + n(flight.Deferred),
 		Released:     c.counts.released.Load(),
 		Retries:      c.counts.retries.Load(),
 	}
@@ -42,7 +42,7 @@ func (c *Consumer) Stats() Stats {
 // counts is the live form of Stats.
 type counts struct {
 	deliveries, delayed, released, retries atomic.Int64
-	receipts                               [flight.Parked + 1]atomic.Int64
+	receipts                               [flight.Deferred + 1]atomic.Int64
 }
 
 // settled counts a delivery by what it was settled with.

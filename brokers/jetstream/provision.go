@@ -69,11 +69,7 @@ func (b *Broker) provision(ctx context.Context, topic string) (jetstream.Stream,
 // durable returns the durable of a consumer, making or updating it if it may and must.
 func (b *Broker) durable(ctx context.Context, s jetstream.Stream, consumer, topic string, window int) (jetstream.Consumer, error) {
 	stream := s.CachedInfo().Config
-	name := consumer
-	if !slices.Equal(stream.Subjects, []string{topic}) {
-		name += "-" + topic
-	}
-	name, err := assetName("consumer", name)
+	name, err := durableName(stream, consumer, topic)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +106,25 @@ func (b *Broker) durable(ctx context.Context, s jetstream.Stream, consumer, topi
 	if c, again := s.Consumer(ctx, name); again == nil {
 		return b.adopt(ctx, s, c, consumer, topic, pending)
 	}
+	if api := (*jetstream.APIError)(nil); errors.As(err, &api) && (api.ErrorCode == codeQueueTaken || api.ErrorCode == codeQueueShared) {
+		return nil, fmt.Errorf("jetstream: consumer %q of topic %q: stream %q is a work queue, and another consumer has its place: %w",
+			consumer, topic, stream.Name, err)
+	}
 	return nil, fmt.Errorf("jetstream: make durable %q of stream %q: %w", name, stream.Name, err)
+}
+
+// What the server answers where a second consumer would read one subject of a work queue; nats.go has no names for these.
+const (
+	codeQueueTaken  jetstream.ErrorCode = 10099 // multiple non-filtered consumers not allowed on workqueue stream
+	codeQueueShared jetstream.ErrorCode = 10100 // filtered consumer not unique on workqueue stream
+)
+
+// durableName is the name of a consumer's durable in a stream.
+func durableName(stream jetstream.StreamConfig, consumer, topic string) (string, error) {
+	if !slices.Equal(stream.Subjects, []string{topic}) {
+		consumer += "-" + topic
+	}
+	return assetName("consumer", consumer)
 }
 
 // adopt checks a durable that is there, and sets what may be set.

@@ -11,6 +11,7 @@ import (
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
 	"github.com/headrace-go/headrace/headracetest/brokersuite"
+	"github.com/headrace-go/headrace/internal/testserver"
 )
 
 func TestSuite(t *testing.T) {
@@ -19,34 +20,49 @@ func TestSuite(t *testing.T) {
 		config jetstream.Config
 	}{{"plain ack", jetstream.Config{}}, {"double ack", jetstream.Config{DoubleAck: true}}} {
 		t.Run(tt.name, func(t *testing.T) {
-			brokersuite.Run(t, brokersuite.Suite{
-				New: func(tb testing.TB) brokers.Broker {
-					config := tt.config
-					config.AckWait = time.Second
-					config.NackDelay, config.MaxNackDelay = 5*time.Millisecond, 50*time.Millisecond
-					config.Logger = slog.New(slog.NewTextHandler(tb.Output(), nil))
-					b, err := embedded.New(embedded.Config{Dir: tb.TempDir()}, config)
-					if err != nil {
-						tb.Fatal(err)
-					}
-					return b
-				},
-				PublishForeign: func(tb testing.TB, b brokers.Broker, topic string, payload []byte) {
-					if _, err := conn(b).Request(topic, payload, 5*time.Second); err != nil {
-						tb.Fatal(err)
-					}
-				},
-				PublishUndecodable: func(tb testing.TB, b brokers.Broker, topic string) []byte {
-					payload := []byte("payload")
-					m := &nats.Msg{Subject: topic, Header: nats.Header{"headrace-meta": {"%zz"}}, Data: payload}
-					if _, err := conn(b).RequestMsg(m, 5*time.Second); err != nil {
-						tb.Fatal(err)
-					}
-					return payload
-				},
-			})
+			brokersuite.Run(t, newSuite(tt.config, func(tb testing.TB, config jetstream.Config) (brokers.Broker, error) {
+				return embedded.New(embedded.Config{Dir: tb.TempDir()}, config)
+			}))
 		})
 	}
 }
 
-func conn(b brokers.Broker) *nats.Conn { return b.(*embedded.Broker).Conn() }
+func TestSuiteOnServer(t *testing.T) {
+	url := testserver.NATS(t)
+	suite := newSuite(jetstream.Config{}, func(_ testing.TB, config jetstream.Config) (brokers.Broker, error) {
+		config.URL = url
+		return jetstream.New(config)
+	})
+	suite.ReleasedMayRepeat = true // seen with nats-server 2.9.10, now and then
+	brokersuite.Run(t, suite)
+}
+
+func newSuite(config jetstream.Config, open func(testing.TB, jetstream.Config) (brokers.Broker, error)) brokersuite.Suite {
+	return brokersuite.Suite{
+		New: func(tb testing.TB) brokers.Broker {
+			config.AckWait = time.Second
+			config.NackDelay, config.MaxNackDelay = 5*time.Millisecond, 50*time.Millisecond
+			config.Logger = slog.New(slog.NewTextHandler(tb.Output(), nil))
+			b, err := open(tb, config)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			return b
+		},
+		PublishForeign: func(tb testing.TB, b brokers.Broker, topic string, payload []byte) {
+			if _, err := conn(b).Request(topic, payload, 5*time.Second); err != nil {
+				tb.Fatal(err)
+			}
+		},
+		PublishUndecodable: func(tb testing.TB, b brokers.Broker, topic string) []byte {
+			payload := []byte("payload")
+			m := &nats.Msg{Subject: topic, Header: nats.Header{"headrace-meta": {"%zz"}}, Data: payload}
+			if _, err := conn(b).RequestMsg(m, 5*time.Second); err != nil {
+				tb.Fatal(err)
+			}
+			return payload
+		},
+	}
+}
+
+func conn(b brokers.Broker) *nats.Conn { return b.(interface{ Conn() *nats.Conn }).Conn() }

@@ -13,6 +13,7 @@ import (
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
 	"github.com/headrace-go/headrace/internal/leak"
+	"github.com/headrace-go/headrace/internal/testserver"
 )
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
@@ -24,9 +25,22 @@ func TestUniversal(t *testing.T) {
 		name   string
 		window int
 		double bool
-	}{{"one un-acked", 1, false}, {"window", 100, false}, {"window, double ack", 100, true}} {
+		server bool
+	}{
+		{"one un-acked", 1, false, false},
+		{"window", 100, false, false},
+		{"window, double ack", 100, true, false},
+		{"window, server", 100, false, true},
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newBroker(t, jetstream.Config{DoubleAck: tt.double, NackDelay: time.Millisecond, MaxNackDelay: 20 * time.Millisecond})
+			config := jetstream.Config{DoubleAck: tt.double, NackDelay: time.Millisecond, MaxNackDelay: 20 * time.Millisecond}
+			var b brokers.Broker
+			if tt.server {
+				config.URL = testserver.NATS(t)
+				b = openBroker(t, config)
+			} else {
+				b = newBroker(t, config)
+			}
 			group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
 				pub, err := b.Publisher()
 				if err != nil {

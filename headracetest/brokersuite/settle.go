@@ -50,7 +50,7 @@ func order(t *T, window int) {
 // through.
 func window(t *T, size int) {
 	size = t.window(size)
-	t.publish(0, 3*size)
+	t.publishWide(3 * size)
 	r := t.read("c", size)
 	held := r.take(size)
 	r.quiet("beyond the window")
@@ -74,10 +74,13 @@ func stuck(t *T) {
 		t.Skip("the broker allows one un-acked delivery")
 	}
 	const n = 40
-	t.publish(0, n)
+	inOrder := t.publishWide(n)
 	r := t.read("c", size)
 	first := r.next()
 	got := append([]int{number(first)}, r.ack(n-1)...)
+	if !inOrder {
+		slices.Sort(got)
+	}
 	t.same("received", got, upTo(n))
 	first.Ack()
 	r.quiet("after all")
@@ -195,6 +198,9 @@ func release(t *T) {
 		}
 		m.Ack()
 	}
+	if t.ReleasedMayRepeat {
+		return
+	}
 	b.quiet("after all")
 }
 
@@ -257,13 +263,13 @@ func closeGivesBack(t *T) {
 	size := t.window(5)
 	t.publish(0, 2*size)
 	r := t.read("c", size)
-	r.take(size)
+	before := numbers(r.take(size))
 	r.close()
 	r = t.read("c", size)
 	var got []int
-	for i := range 2 * size {
+	for range 2 * size {
 		m := r.next()
-		if t.caps.CountsDeliveries && i < size && t.delivery(m).Count < 2 {
+		if t.caps.CountsDeliveries && slices.Contains(before, number(m)) && t.delivery(m).Count < 2 {
 			t.Errorf("message %s: Delivery.Count is %d, want at least 2", m.Payload, t.delivery(m).Count)
 		}
 		got = append(got, number(m))
@@ -279,17 +285,14 @@ func ackOutOfOrder(t *T) {
 	t.publish(0, size+3)
 	r := t.read("c", size)
 	held := r.take(size)
-	var want []int
+	want := upTo(size + 3)
 	for i := size - 1; i >= 0; i-- {
 		if i%2 == 1 {
 			held[i].Ack()
-		} else {
-			want = append(want, i)
+			want = slices.DeleteFunc(want, func(n int) bool { return n == number(held[i]) })
 		}
 	}
-	slices.Reverse(want)
 	r.close()
-	want = append(want, size, size+1, size+2)
 	r = t.read("c", size)
 	t.same("the next subscriber", r.ack(len(want)), want)
 	r.quiet("after all")

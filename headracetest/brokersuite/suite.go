@@ -32,6 +32,14 @@ type Suite struct {
 	// that must arrive, with a DecodeError. nil: there is no such message.
 	PublishUndecodable func(tb testing.TB, b brokers.Broker, topic string) (payload []byte)
 
+	// OneBatchPerKey says that a broker that keeps the order of keys gives some messages of a key, and no more of it until all of
+	// those are settled (SQS message groups). Then the tests of the window use a key for each message.
+	OneBatchPerKey bool
+
+	// ReleasedMayRepeat says that the server may deliver once more what was released, taken by another and acked. That is within
+	// at-least-once, and rare; the suite wants to be told.
+	ReleasedMayRepeat bool
+
 	// Wait bounds the wait for whatever has to come. Default 15 s.
 	Wait time.Duration
 
@@ -134,9 +142,29 @@ func (t *T) publish(first, n int) {
 	for i := range messages {
 		messages[i] = numbered(first+i, "key")
 	}
+	t.publishAll(messages)
+}
+
+// publishWide publishes n messages that can all be un-acked at once, and reports whether they are in order.
+func (t *T) publishWide(n int) (inOrder bool) {
+	t.Helper()
+	if !t.OneBatchPerKey {
+		t.publish(0, n)
+		return true
+	}
+	messages := make([]*message.Message, n)
+	for i := range messages {
+		messages[i] = numbered(i, strconv.Itoa(i))
+	}
+	t.publishAll(messages)
+	return false
+}
+
+func (t *T) publishAll(messages []*message.Message) {
+	t.Helper()
 	p := t.publisher()
 	if err := p.Publish(t.topic, messages...); err != nil {
-		t.Fatalf("Publish of %d messages: %v", n, err)
+		t.Fatalf("Publish of %d messages: %v", len(messages), err)
 	}
 	if err := p.Close(); err != nil {
 		t.Fatalf("Publisher.Close: %v", err)

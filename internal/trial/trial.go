@@ -10,8 +10,8 @@ import (
 
 // Broker is what the kit's broker also is.
 type Broker interface {
-	// Attempt is a stage around each attempt, outside of the application's own middleware.
-	Attempt(message.HandlerFunc) message.HandlerFunc
+	// AroundAttempts returns a stage that is run in each attempt, outside of the application's own middleware.
+	AroundAttempts() message.HandlerMiddleware
 
 	// Relays tells of an outbox that the runtime publishes from.
 	Relays(outbox.Source)

@@ -154,7 +154,9 @@ func (r *Relay) lease(work context.Context, stopped <-chan struct{}, leased chan
 		before, _ := r.tenancy.counts(time.Now())
 		began := time.Now()
 		var tenure Tenure
-		err := r.call(work, func(ctx context.Context) (err error) {
+		// Not cut off by the end: the database might make the leases after Leave, and nobody would have them until
+		// they run out.
+		err := r.call(context.WithoutCancel(work), func(ctx context.Context) (err error) {
 			tenure, err = r.src.Lease(ctx, r.cfg.Owner, r.cfg.LeaseTTL)
 			return err
 		})

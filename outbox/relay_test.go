@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -282,6 +283,55 @@ func TestShutdownIsNoFailure(t *testing.T) {
 		wantBacklog(t, "at the end", m, outbox.Backlog{Rows: 1})
 		if s := x.Stats(); s.Failures != 0 || s.Buckets != 0 {
 			t.Errorf("stats: %d failures, %d buckets; want none", s.Failures, s.Buckets)
+		}
+	})
+}
+
+// leasing is a source whose Lease takes its time, as that of a busy database.
+type leasing struct {
+	outbox.Source
+	begun   chan context.Context
+	release chan struct{}
+	left    atomic.Bool
+}
+
+func (s *leasing) Lease(ctx context.Context, owner string, ttl time.Duration) (outbox.Tenure, error) {
+	s.begun <- ctx
+	<-s.release
+	return s.Source.Lease(context.WithoutCancel(ctx), owner, ttl)
+}
+
+func (s *leasing) Leave(ctx context.Context, owner string) error {
+	s.left.Store(true)
+	return s.Source.Leave(ctx, owner)
+}
+
+// A relay was stopped just after its start. The lease that it was taking was cut off at the client; the database made it
+// after the relay had left, and the buckets were held for all of the LeaseTTL by nobody.
+func TestLeaseUnderWayIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := outboxsuite.NewMemory()
+		s := &leasing{Source: m, begun: make(chan context.Context), release: make(chan struct{})}
+		relay, err := outbox.NewRelay(s, &broker{}, outbox.RelayConfig{Owner: "first"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- relay.Run(ctx) }()
+		lease := <-s.begun
+		stop()
+		synctest.Wait()
+		if lease.Err() != nil || s.left.Load() {
+			t.Errorf("while the lease is being taken its context says %v, and the relay has left: %t", lease.Err(), s.left.Load())
+		}
+		close(s.release)
+		if err := <-ended; err != nil {
+			t.Errorf("Run returned %v", err)
+		}
+		tenure, err := m.Lease(t.Context(), "second", time.Second)
+		if err != nil || len(tenure.Leases) != outbox.Buckets {
+			t.Errorf("the next relay gets %d buckets (%v), want all", len(tenure.Leases), err)
 		}
 	})
 }

@@ -5,7 +5,11 @@ GO ?= go
 GOLANGCI ?= $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
-.PHONY: help test check lint tidy test-cluster crash failures bench bench-kafka bench-sql vuln servers stop
+# All fuzz targets, as ./event:FuzzNew.
+FUZZERS ?= $(shell grep -ro --include='*_test.go' '^func Fuzz[A-Za-z]*' . | sed -E 's|/[^/]*:func |:|' | sort)
+FUZZTIME ?= 60s
+
+.PHONY: help test check lint tidy fuzz mutants test-cluster crash failures bench bench-kafka bench-sql vuln servers stop soak
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -36,6 +40,12 @@ bench-sql: ## Postgres: inbox, growth and outbox beside hand-written loops (15 m
 	@eval "$$(integration/servers env postgres kafka)" && for part in $(or $(PART),inbox growth relay); do \
 		$(GO) run ./integration/bench/sql $$part $(if $(JSON),-json) || exit 1; done
 
+fuzz: ## fuzz every target for FUZZTIME (60s), two at a time; FUZZERS="./event:FuzzNew" for some; CI runs four of them
+	@printf '%s\n' $(FUZZERS) | xargs -P 2 -I{} .ci/fuzz {} $(FUZZTIME)
+
+mutants: ## break the program on purpose, one fault at a time, and see that the tests notice (10 min); RUN=regexp for some
+	@$(GO) run ./integration/mutants $(if $(RUN),-run '$(RUN)')
+
 test-cluster: ## restart each of three Kafka brokers in turn under load (2 GB, minutes; CI does not)
 	integration/servers start kafka3a kafka3b kafka3c
 	eval "$$(integration/servers env kafka3a)" && $(GO) test -race -count=1 -run OnCluster ./brokers/kafka; \
@@ -46,6 +56,9 @@ failures: ## 60 s without a database, 1,000 poison messages among 100,000, a kil
 
 crash: ## Postgres: kill everything while 200,000 events go through (10 min, own server; as root the disk fills up too); SEED=n for the plan of another run
 	@$(GO) run ./integration/crash/full $(if $(SEED),-seed $(SEED)) $(if $(EVENTS),-events $(EVENTS))
+
+soak: ## Kafka and Postgres: an hour at a steady load; what grows fails it. DURATION=10m, RATE=500 (default: three quarters of what fits)
+	@eval "$$(integration/servers env kafka postgres)" && $(GO) run ./integration/soak -duration $(or $(DURATION),1h) -rate $(or $(RATE),0) -svg docs/soak.svg -csv docs/soak.csv
 
 servers: ## install (as root, once) and start the real servers of the tests
 	integration/servers install

@@ -37,10 +37,11 @@ func ExampleNew() {
 	}
 	c := classify.New(declined, classify.RetryPanics)
 
-	fmt.Println(c.Classify(fmt.Errorf("charge: %w", errCardExpired)))
+	r := c.Classify(fmt.Errorf("charge: %w", errCardExpired))
+	fmt.Println(r.Verdict, r.ErrorType)
 	fmt.Println(c.Classify(&classify.PanicError{Value: "index out of range"}).Verdict)
 	// Output:
-	// {poison 0s false card_expired}
+	// poison card_expired
 	// retry
 }
 

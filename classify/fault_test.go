@@ -2,7 +2,9 @@ package classify_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -10,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/headrace-go/headrace/classify"
 )
 
 // D5: a deploy cancelled the context of a running handler; its error, "context canceled", was taken for a
@@ -70,3 +74,47 @@ func digit(i int) byte { return "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[i%36] }
 func TestI6AbortedTransactionIsRetried(t *testing.T) {
 	check(t, nil, []judged{{"25P02", &pgconn.PgError{Code: "25P02"}, retry, "sql.25P02"}})
 }
+
+// D8 A disk was full: a part of the transactions still found room, so that it looked as if the others were at fault.
+func TestD8WhatNoMessageCanCauseIsUnavailable(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"full disk", pgState("53100"), true},
+		{"shutdown", fmt.Errorf("insert: %w", pgState("57P01")), true},
+		{"cannot connect now", pgState("57P03"), true},
+		{"I/O", pgState("58030"), true},
+		{"joined with another that passes", errors.Join(io.EOF, pgState("53100")), true},
+		{"joined with one that does not", errors.Join(pgState("53100"), classify.Permanent(io.EOF)), false},
+		{"marked", classify.Unavailable(io.EOF), true},
+		{"wrapped after it was marked", fmt.Errorf("x: %w", classify.Unavailable(io.EOF)), true},
+		{"marked as another thing", classify.Transient(pgState("53100")), false},
+		{"lost connection, maybe to a tenant's own database", pgState("08006"), false},
+		{"memory, which one statement can use up", pgState("53200"), false},
+		{"statement timeout", pgState("57014"), false},
+		{"deadlock", pgState("40P01"), false},
+		{"duplicate key", pgState("23505"), false},
+		{"eof", io.EOF, false},
+	} {
+		got := new(classify.Classifier).Classify(tc.err)
+		if got.Unavailable != tc.want {
+			t.Errorf("%s: got %+v, want Unavailable %t", tc.name, got, tc.want)
+		}
+	}
+	if got := new(classify.Classifier).Classify(classify.Unavailable(io.EOF)); got.Verdict != classify.VerdictRetry || got.ErrorType != "eof" {
+		t.Errorf("marked: got %+v, want a retry named eof", got)
+	}
+	if err := classify.Unavailable(nil); err != nil {
+		t.Errorf("of nil: %v, want nil", err)
+	}
+	bad := classify.New(func(error) (classify.Result, bool) {
+		return classify.Result{Verdict: classify.VerdictDrop, Unavailable: true}, true
+	})
+	if got := bad.Classify(io.EOF); got.Unavailable {
+		t.Errorf("a rule that drops: got %+v, want it not Unavailable", got)
+	}
+}
+
+func pgState(code string) error { return &pgconn.PgError{Code: code} }

@@ -8,6 +8,7 @@ type mark struct {
 	verdict Verdict
 	after   time.Duration
 	inOrder bool
+	away    bool // see Unavailable
 }
 
 func (m *mark) Error() string { return m.err.Error() }
@@ -45,6 +46,18 @@ func RetryAfterInOrder(err error, d time.Duration) error {
 		m.inOrder = true
 	}
 	return err
+}
+
+// Unavailable marks err as one of something that everybody depends on: it passes, and it is not the message's fault. It is
+// [Transient] but for what follows when the attempts are used up: the message is held and no dead letter, even while
+// others succeed. The stores mark so what keeps their own statements from running. A handler that uses it for
+// a dependency that not all messages need can hold up its consumer: the messages that need it fill the window.
+// It returns nil if err is nil.
+func Unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &mark{err: err, verdict: VerdictRetry, away: true}
 }
 
 // Drop marks err as a reason to skip the message: it is acked, not retried and not dead-lettered.

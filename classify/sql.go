@@ -80,8 +80,12 @@ func sqlVerdict(state string) Result {
 
 // mysqlRetry are the numbers of MySQL and MariaDB that pass though their SQLSTATE does not say so.
 var mysqlRetry = map[uint16]string{
+	1021: "mysql.1021", // disk full
+	1037: "mysql.1037", // out of memory
 	1040: "mysql.1040", // too many connections
+	1041: "mysql.1041", // out of resources
 	1053: "mysql.1053", // server shutdown in progress
+	1114: "mysql.1114", // the table is full
 	1203: "mysql.1203", // too many connections of the user
 	1205: "mysql.1205", // lock wait timeout
 	1213: "mysql.1213", // deadlock

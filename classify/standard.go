@@ -21,6 +21,8 @@ import (
 //     25006, 25P02, deadlocks, lock timeouts and servers that are full, read-only or going down Retry.
 //     "sql." and a code that the package lists, or its class ("sql.40001", "sql.42"), "mysql." and a number
 //     that it lists ("mysql.1213"), else "sql.other".
+//     A full or broken disk and a server that goes down (53100, 57P01 to 57P03, 58030; MySQL 1021, 1053, 1114) are
+//     Unavailable as well, as are SQLite's FULL and IOERR: no message can cause them.
 //   - SQLite result codes of modernc.org/sqlite: BUSY, LOCKED, FULL, IOERR and their like Retry;
 //     CONSTRAINT, except a foreign key, TOOBIG and MISMATCH Poison. "sqlite.busy" and so on.
 //   - database/sql: sql.ErrNoRows, sql.ErrTxDone, sql.ErrConnDone, driver.ErrBadConn: Retry, "sql.no_rows",
@@ -55,7 +57,18 @@ func Standard(err error) (Result, bool) {
 // maxHint bounds the delay that a server asks for.
 const maxHint = 24 * time.Hour
 
-func retry(name string) Result  { return Result{Verdict: VerdictRetry, ErrorType: name} }
+func retry(name string) Result {
+	return Result{Verdict: VerdictRetry, ErrorType: name, Unavailable: away[name]}
+}
+
+// away are the kinds of error that no message can cause, whoever's statement has met it: the database's disk is full or broken, or
+// it is going down. A lost connection is none of them: it may be that of one tenant's database.
+var away = map[string]bool{
+	"sql.53100": true, "sql.57P01": true, "sql.57P02": true, "sql.57P03": true, "sql.58030": true,
+	"sqlite.full": true, "sqlite.ioerr": true,
+	"mysql.1021": true, "mysql.1053": true, "mysql.1114": true,
+}
+
 func poison(name string) Result { return Result{Verdict: VerdictPoison, ErrorType: name} }
 
 // retryIn is retry, but not before a server's hint if it gave one.

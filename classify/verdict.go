@@ -38,6 +38,10 @@ type Result struct {
 	// VerdictRetryAfter.
 	InOrder bool
 
+	// Unavailable says that something everybody depends on is away, such as the consumer's database: the message is not at
+	// fault, however others fare meanwhile. It is false unless the verdict is VerdictRetry or VerdictRetryAfter.
+	Unavailable bool
+
 	// ErrorType names the kind of error for telemetry (the attribute error.type). See the
 	// documentation of Standard for the set it comes from. It is empty if and only if there is no error.
 	ErrorType string
@@ -54,6 +58,9 @@ func (r Result) normal() (Result, bool) {
 	if r.Verdict != VerdictRetryAfter {
 		r.After, r.InOrder = 0, false
 	}
+	if !r.passes() {
+		r.Unavailable = false
+	}
 	r.ErrorType = shortened(r.ErrorType)
 	return r, true
 }
@@ -66,8 +73,15 @@ func (r Result) worse(than Result) bool {
 	return r.After > than.After
 }
 
-// over returns r, which decides over than: of two delays the longer one, in order if either asks for it.
+// passes reports whether another attempt may succeed.
+func (r Result) passes() bool { return r.Verdict == VerdictRetry || r.Verdict == VerdictRetryAfter }
+
+// over returns r, which decides over than: of two delays the longer one, in order if either asks for it, and an outage if
+// either is one.
 func (r Result) over(than Result) Result {
+	if r.passes() && than.passes() {
+		r.Unavailable = r.Unavailable || than.Unavailable
+	}
 	if r.Verdict == VerdictRetryAfter && than.Verdict == VerdictRetryAfter {
 		r.InOrder = r.InOrder || than.InOrder
 	}

@@ -33,7 +33,7 @@ func (w *walk) judge(err error, depth int) (r Result, open bool) {
 		}
 		w.left--
 		if m, ok := node.(*mark); ok {
-			r = Result{Verdict: m.verdict, After: m.after, InOrder: m.inOrder, ErrorType: own.ErrorType}
+			r = Result{Verdict: m.verdict, After: m.after, InOrder: m.inOrder, Unavailable: m.away, ErrorType: own.ErrorType}
 			if r.ErrorType == "" {
 				below, _ := w.judge(m.err, depth+1)
 				r.ErrorType = cmp.Or(below.ErrorType, guess.ErrorType, name)

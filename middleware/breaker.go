@@ -30,7 +30,8 @@ type Intake interface {
 //
 //   - A message whose retries are used up is given up only if another key succeeded in an attempt that began
 //     after the message had first failed. Else it is held: it keeps its lane, gives up its place, and is tried
-//     again from time to time. So a consumer with little traffic does not empty its topic into the dead letters.
+//     again from time to time. So a consumer with little traffic does not empty its topic into the dead letters. It
+//     is held as well, whatever succeeds, while its error is one that no message can cause: classify.Unavailable.
 //   - When enough distinct keys have failed, for long enough, with no success in between, it opens: the intake
 //     is paused, and no attempt begins. One probe at a time tests recovery, with growing pauses: a delivery
 //     that is held, or, if none is (and for every fourth probe), one that the intake lets through. After a
@@ -246,14 +247,14 @@ func (b *Breaker) proved(p pass) {
 }
 
 // mayGiveUp tells whether a message is at fault itself that failed first at the clock first, and whose
-// retries are used up.
-func (b *Breaker) mayGiveUp(f *flight.Flight, first uint64) bool {
+// retries are used up. isAway says that its last error is no message's fault.
+func (b *Breaker) mayGiveUp(f *flight.Flight, first uint64, isAway bool) bool {
 	if b.off() {
 		return true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.machine.mayGiveUp(keyOf(f), first, time.Now())
+	return b.machine.mayGiveUp(keyOf(f), first, isAway, time.Now())
 }
 
 // gaveUp counts a message whose retries were used up.

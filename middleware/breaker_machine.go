@@ -146,9 +146,9 @@ func (m *machine) tick(outcome uint64, now time.Time) {
 }
 
 // mayGiveUp tells whether a message of key, whose retries are used up and which failed first at the clock
-// first, is at fault itself.
-func (m *machine) mayGiveUp(key string, first uint64, now time.Time) bool {
-	return m.state == BreakerClosed && (m.vouched(key, first) || now.Before(m.allowedUntil))
+// first, is at fault itself. Nobody can vouch for that while the error is no message's fault.
+func (m *machine) mayGiveUp(key string, first uint64, isAway bool, now time.Time) bool {
+	return m.state == BreakerClosed && (!isAway && m.vouched(key, first) || now.Before(m.allowedUntil))
 }
 
 // vouched tells whether another key succeeded in an attempt that began after the clock first.

@@ -143,7 +143,10 @@ func (m *machineModel) check(before BreakerState) {
 			if got := s.vouched(asker, first); got != want {
 				t.Fatalf("vouched(%s, %d) = %v, want %v, after %v", asker, first, got, want, m.successes)
 			}
-			if got, want := s.mayGiveUp(asker, first, m.now), want && s.state == BreakerClosed; got != want {
+			if s.mayGiveUp(asker, first, true, m.now) {
+				t.Fatalf("mayGiveUp(%s, %d) of an error that is no message's fault", asker, first)
+			}
+			if got, want := s.mayGiveUp(asker, first, false, m.now), want && s.state == BreakerClosed; got != want {
 				t.Fatalf("mayGiveUp(%s, %d) = %v in state %v, want %v", asker, first, got, s.state, want)
 			}
 		}

@@ -71,7 +71,7 @@ func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
 			return delay, nil
 		}
 	}
-	if !s.Breaker.mayGiveUp(s.flight, s.first) {
+	if !s.Breaker.mayGiveUp(s.flight, s.first, result.Unavailable) {
 		s.held = true
 		return s.holdFor(result), nil
 	}

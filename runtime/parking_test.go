@@ -39,6 +39,8 @@ type ordersTx struct {
 	ledger  parking.Ledger
 	effects func() []string
 	handle  func(c *runtime.Consumer, fails func(id string) error)
+	// refuse makes the database refuse the claims of the messages whose ids match, with that SQLSTATE; "": none. On Postgres.
+	refuse func(ids, state string)
 }
 
 func onSQLite(t *testing.T) ordersTx {
@@ -85,6 +87,11 @@ func onPostgres(t *testing.T) ordersTx {
 	grouped := inbox.Grouped[pgx.Tx](store, inbox.GroupConfig{})
 	return ordersTx{
 		ledger: store.Parking(),
+		refuse: func(ids, state string) {
+			execute("CREATE OR REPLACE FUNCTION " + name + ".refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF '" + state +
+				"' <> '' AND NEW.id LIKE '" + ids + "' THEN RAISE EXCEPTION 'refused' USING ERRCODE = '" + state + "'; END IF; RETURN NEW; END $$")
+			execute("CREATE OR REPLACE TRIGGER refuse BEFORE INSERT ON " + name + ".headrace_inbox FOR EACH ROW EXECUTE FUNCTION " + name + ".refuse()")
+		},
 		effects: func() []string {
 			rows, err := pool.Query(context.Background(), "SELECT id FROM "+name+".effects ORDER BY n")
 			if err != nil {

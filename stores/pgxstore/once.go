@@ -54,10 +54,11 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 }
 
 func failed(operation string, c inbox.Claim, err error) error {
-	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, err)
+	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, inbox.Outage(err))
 }
 
-// OnceGroup implements [inbox.GroupStore]: one statement claims all, and tells which are new.
+// OnceGroup implements [inbox.GroupStore]: one statement claims all. Where some are new and others are not, one more
+// tells which.
 func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx pgx.Tx, isNew []bool) error) error {
 	if err := s.slots.Take(ctx); err != nil {
 		return groupFailed("begin", claims, err)
@@ -68,15 +69,28 @@ func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx
 	for i, c := range claims {
 		consumers[i], ids[i] = c.Consumer, c.ID
 	}
+	var claimed int64
 	t, err := s.begin(ctx, func(results pgx.BatchResults) error {
-		n, err := readClaimed(results, claims, isNew)
-		s.duplicates.Add(int64(len(claims) - n))
+		tag, err := results.Exec()
+		claimed = tag.RowsAffected()
 		return err
 	}, s.sql.claimMany, consumers, ids)
 	if err != nil {
 		return groupFailed("claim", claims, s.explain(ctx, err))
 	}
 	defer t.undo(ctx)
+	switch claimed {
+	case int64(len(claims)):
+		for i := range isNew {
+			isNew[i] = true
+		}
+	case 0:
+	default: // few groups have both: which is asked only here
+		if err := t.readClaimed(ctx, claims, consumers, ids, isNew); err != nil {
+			return groupFailed("claim", claims, err)
+		}
+	}
+	s.duplicates.Add(int64(len(claims)) - claimed)
 	if err := fn(ctx, t, isNew); err != nil {
 		return err
 	}
@@ -86,12 +100,11 @@ func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx
 	return nil
 }
 
-// readClaimed sets isNew of the claims that were inserted, and returns their number. The rows come in the
-// order of claims, which are sorted.
-func readClaimed(results pgx.BatchResults, claims []inbox.Claim, isNew []bool) (n int, err error) {
-	rows, err := results.Query()
+// readClaimed sets isNew of the claims that the transaction has inserted. Both they and the rows are sorted.
+func (t *transaction) readClaimed(ctx context.Context, claims []inbox.Claim, consumers, ids []string, isNew []bool) error {
+	rows, err := t.Tx.Query(ctx, t.store.sql.claimed, consumers, ids)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer rows.Close()
 	for i := 0; rows.Next(); i++ {
@@ -100,16 +113,15 @@ func readClaimed(results pgx.BatchResults, claims []inbox.Claim, isNew []bool) (
 			i++
 		}
 		if i == len(claims) {
-			return 0, fmt.Errorf("the database answered with a claim out of order: %q of %q", row[1], row[0])
+			return fmt.Errorf("the database answered with a claim out of order: %q of %q", row[1], row[0])
 		}
 		isNew[i] = true
-		n++
 	}
-	return n, rows.Err()
+	return rows.Err()
 }
 
 func groupFailed(operation string, claims []inbox.Claim, err error) error {
-	return fmt.Errorf("inbox: %s a group of %d for %q: %w", operation, len(claims), claims[0].Consumer, err)
+	return fmt.Errorf("inbox: %s a group of %d for %q: %w", operation, len(claims), claims[0].Consumer, inbox.Outage(err))
 }
 
 // explain adds to the error of a statement what is wrong with the schema, if that is the cause.

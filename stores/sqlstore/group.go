@@ -189,5 +189,5 @@ func (s *Store) unclaimed(ctx context.Context, claims []inbox.Claim, isNew []boo
 }
 
 func groupFailed(operation string, claims []inbox.Claim, err error) error {
-	return fmt.Errorf("inbox: %s a group of %d for %q: %w", operation, len(claims), claims[0].Consumer, err)
+	return fmt.Errorf("inbox: %s a group of %d for %q: %w", operation, len(claims), claims[0].Consumer, inbox.Outage(err))
 }

@@ -99,5 +99,5 @@ func (s *Store) claim(ctx context.Context, tx *sql.Tx, c inbox.Claim) (bool, err
 }
 
 func failed(operation string, c inbox.Claim, err error) error {
-	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, err)
+	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, inbox.Outage(err))
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/parking"
 	"github.com/headrace-go/headrace/stores/schema"
 )
@@ -126,7 +127,7 @@ func inTx(operation, consumer, key string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("parking: %s key %q of %q: %w", operation, key, consumer, err)
+	return fmt.Errorf("parking: %s key %q of %q: %w", operation, key, consumer, inbox.Outage(err))
 }
 
 // failed is inTx for what is no part of another transaction, and explains the error.

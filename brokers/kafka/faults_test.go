@@ -448,6 +448,35 @@ func TestK6CommitStopsAtTheFirstGap(t *testing.T) {
 	}
 }
 
+// A record is nacked and waits to come again, the ones after it are acked: the commit passes it, and after a restart nobody reads it.
+func TestK6CommitStopsAtANackedRecord(t *testing.T) {
+	_, seeds := fake(t, kfake.SeedTopics(1, "topic"))
+	fill(t, seeds, "topic", 0, 3, key)
+	b := open(t, quick(seeds))
+	r := read(t, b, "topic", 16)
+	held := r.take(3)
+	held[0].Nack()
+	held[1].Ack()
+	held[2].Ack()
+	again := r.next()
+	if at(again).Offset != 0 {
+		t.Fatalf("offset %d came again, want 0", at(again).Offset)
+	}
+	eventually(t, "a commit that knows of 1 and 2", 5*time.Second, func() bool {
+		o, metadata := offsetOf(t, seeds, "c", "topic", 0)
+		if o > 0 {
+			t.Fatalf("committed offset is %d, want 0: record 0 is not done", o)
+		}
+		return metadata != ""
+	})
+	r.close()
+	r = read(t, b, "topic", 16)
+	if m := r.next(); at(m).Offset != 0 {
+		t.Errorf("offset %d came, want 0", at(m).Offset)
+	}
+	r.close()
+}
+
 // A commit holds the offset of the last record instead of the next: at each restart that record runs again.
 func TestK7CommitIsTheNextToRead(t *testing.T) {
 	_, seeds := fake(t, kfake.SeedTopics(1, "topic"))

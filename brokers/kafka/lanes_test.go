@@ -19,6 +19,7 @@ func TestLanesKeepOrderAndBudget(t *testing.T) {
 		}
 		const keys = 4 // 0 is keyless
 		var model [keys]state
+		var ready [keys]int // after the last action
 		offset := int64(0)
 		keyOfOffset := make(map[int64]struct{ key, n int })
 		pick := func(t *rapid.T, ok func(state) bool) int {
@@ -80,13 +81,17 @@ func TestLanesKeepOrderAndBudget(t *testing.T) {
 				l.oldEnded(uint64(k))
 			},
 			"": func(t *rapid.T) {
-				ready := make(map[uint64]int)
+				before := ready
+				ready = [keys]int{}
 				for i := l.ready.first; i < len(l.ready.items); i++ {
 					ready[l.ready.items[i].lane.key]++
 				}
 				waiting := 0
 				for k, s := range model {
-					r := ready[uint64(k)]
+					r := ready[k]
+					if r > before[k] && (s.back > 0 || s.olden > 0) {
+						t.Fatalf("key %d: %d records are ready, before %d, and one was given back or an old one runs: %+v", k, r, before[k], s)
+					}
 					if k != keyless && s.held+r > budget {
 						t.Fatalf("key %d has %d out and %d ready, want at most %d", k, s.held, r, budget)
 					}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -51,7 +52,49 @@ func checkRead(t *testing.T, msg *message.Message) (event.Envelope, error) {
 	if !bytes.Equal(msg.Payload, payload) || len(msg.Metadata) != metadata {
 		t.Fatalf("the message was changed: %q, at first %q", msg.Payload, payload)
 	}
+	if err == nil && e.Type != "" {
+		checkWritten(t, e)
+	}
 	return e, err
+}
+
+// checkWritten: an event that was read and is written again is the same event.
+func checkWritten(t *testing.T, e event.Envelope) {
+	t.Helper()
+	opts := []event.Option{
+		event.WithID(e.ID), event.WithSource(e.Source), event.WithSubject(e.Subject), event.WithKey(e.PartitionKey),
+		event.WithSequence(e.Sequence), event.WithDataSchema(e.DataSchema), event.WithContentType(e.ContentType),
+		event.WithCorrelation(e.CorrelationID), event.WithCausation(e.CausationID),
+		event.WithSchemaVersion(e.SchemaVersion), event.WithTime(e.Time),
+	}
+	for name, value := range e.Extensions {
+		opts = append(opts, event.WithExtension(name, value))
+	}
+	msg, err := event.New(t.Context(), e.Type, e.Data, opts...)
+	if err != nil {
+		return // New is stricter than Parse: what it makes must fit into any broker
+	}
+	got, err := event.Parse(msg)
+	if err != nil {
+		t.Fatalf("%+v is written as %q and cannot be read: %v", e, msg.Metadata, err)
+	}
+	// New fills in what is missing.
+	if e.Time.IsZero() || e.Time.Equal(got.Time) {
+		e.Time = got.Time
+	}
+	if e.CorrelationID == "" {
+		e.CorrelationID = got.CorrelationID
+	}
+	if e.ContentType == "" {
+		e.ContentType = got.ContentType
+	}
+	if !bytes.Equal(got.Data, e.Data) {
+		t.Fatalf("data: got %q, want %q", got.Data, e.Data)
+	}
+	got.Data = e.Data // nil or empty
+	if !reflect.DeepEqual(got, e) {
+		t.Fatalf("written and read again:\n%+v\nwant\n%+v", got, e)
+	}
 }
 
 func FuzzParseBinary(f *testing.F) {

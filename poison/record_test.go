@@ -324,19 +324,3 @@ func TestParseNamesWhatItCannotRead(t *testing.T) {
 		t.Errorf("error %v, want one that names the envelope's version", err)
 	}
 }
-
-// FuzzParse: no dead letter makes Parse panic, whoever wrote it.
-func FuzzParse(f *testing.F) {
-	f.Add("", "[]", "a2V5", "1", []byte("x"))
-	f.Add("envelope", "", "", "2", []byte(`{"version":1,"verdict":"poison","metadata":[["a",{"base64":"/w=="}]],"headers":[["a",null]],"payload":null}`))
-	f.Fuzz(func(t *testing.T, encoding, headers, key, number string, payload []byte) {
-		msg := message.NewMessage("1", payload)
-		msg.Metadata = message.Metadata{
-			poison.MetaVersion: "1", poison.MetaVerdict: "poison", poison.MetaEncoding: encoding, poison.MetaHeaders: headers,
-			poison.MetaKey: key, poison.MetaKeyEncoding: "base64", poison.MetaOffset: number, poison.MetaDeaths: number, poison.MetaTime: number,
-		}
-		if r, err := poison.Parse(msg); err == nil && r.Version != 1 {
-			t.Errorf("version %d without an error", r.Version)
-		}
-	})
-}

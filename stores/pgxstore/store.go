@@ -86,7 +86,8 @@ func (s *Store) MaxConcurrency() int { return s.slots.Len() }
 // statements are the texts for one set of names.
 type statements struct {
 	claim     string // consumer, id; 1 row: claimed
-	claimMany string // consumers, ids; the rows that were claimed, in their order
+	claimMany string // consumers, ids; as many rows as were claimed
+	claimed   string // consumers, ids; those that this transaction has claimed, in the order of bytes
 	advance   string // consumer, entity, version; 1 row: not older
 	prune     string // from, before, limit; how many, and the latest time among them
 	size      string // about how many claims
@@ -99,7 +100,10 @@ func newStatements(n schema.Names) statements {
 	return statements{
 		claim: "INSERT INTO " + inbox + " (consumer, id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
 		// Without ORDER BY rows are inserted, and so locked, in the order of the arrays.
-		claimMany: "INSERT INTO " + inbox + " (consumer, id) SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING RETURNING consumer, id",
+		claimMany: "INSERT INTO " + inbox + " (consumer, id) SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING",
+		// Before a savepoint all that the transaction inserts has its own number.
+		claimed: "SELECT consumer, id FROM " + inbox + " WHERE (consumer, id) IN (SELECT * FROM unnest($1::text[], $2::text[]))" +
+			" AND xmin = pg_current_xact_id()::xid ORDER BY consumer, id",
 		// ON CONFLICT DO UPDATE locks the row even where its WHERE is false.
 		advance: "INSERT INTO " + version + " AS v (consumer, entity, version) VALUES ($1, $2, $3)" +
 			" ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version WHERE v.version <= excluded.version",

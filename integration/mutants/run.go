@@ -48,6 +48,7 @@ type runner struct {
 	limit time.Duration
 
 	baselines map[suite]baseline
+	binaries  map[string]string // tests without a fault, by package
 }
 
 type baseline struct {
@@ -56,7 +57,7 @@ type baseline struct {
 }
 
 func newRunner(root, temp string, limit time.Duration) *runner {
-	return &runner{root: root, temp: temp, limit: limit, baselines: map[suite]baseline{}}
+	return &runner{root: root, temp: temp, limit: limit, baselines: map[suite]baseline{}, binaries: map[string]string{}}
 }
 
 // try finds out whether the tests notice m.
@@ -106,6 +107,9 @@ func (r *runner) try(ctx context.Context, m mutant) (res result) {
 func (r *runner) baseline(ctx context.Context, s suite) error {
 	b, known := r.baselines[s]
 	if !known {
+		if _, err := r.build(ctx, s.pkg, ""); err != nil {
+			return fmt.Errorf("%s: %w", s, err)
+		}
 		began := time.Now()
 		out, err := r.test(ctx, s, "", 10*time.Minute, "-test.v")
 		b.took = time.Since(began)
@@ -160,18 +164,35 @@ func (r *runner) compile(ctx context.Context, m mutant, overlay string) error {
 	return nil
 }
 
-// test builds the tests of s and runs them in the package's directory, as go test does. An *exec.ExitError with a code
-// is that of the tests.
-func (r *runner) test(ctx context.Context, s suite, overlay string, limit time.Duration, flags ...string) (output string, err error) {
-	binary := filepath.Join(r.temp, "mutant.test")
-	args := []string{"test", "-c", "-ldflags=-w", "-o", binary}
-	if overlay != "" {
-		args = append(args, "-overlay", overlay)
+// build builds the tests of pkg and returns the program. That without a fault is built once.
+func (r *runner) build(ctx context.Context, pkg, overlay string) (binary string, err error) {
+	args := []string{"test", "-c", "-ldflags=-w", "-o"}
+	if overlay == "" {
+		if binary = r.binaries[pkg]; binary != "" {
+			return binary, nil
+		}
+		binary = filepath.Join(r.temp, fmt.Sprintf("sound-%d.test", len(r.binaries)))
+		args = append(args, binary)
+	} else {
+		binary = filepath.Join(r.temp, "mutant.test")
+		args = append(args, binary, "-overlay", overlay)
 	}
-	build := exec.CommandContext(ctx, "go", append(args, s.pkg)...)
-	build.Dir = r.root
-	if out, err := build.CombinedOutput(); err != nil {
-		return string(out), fmt.Errorf("build the tests: %s\n%s", err, tail(string(out))) //nolint:errorlint // its exit code is not that of tests
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
+	cmd.Dir = r.root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the tests: %s\n%s", err, tail(string(out))) //nolint:errorlint // its exit code is not that of tests
+	}
+	if overlay == "" {
+		r.binaries[pkg] = binary
+	}
+	return binary, nil
+}
+
+// test runs s in the package's directory, as go test does. An *exec.ExitError with a code is that of the tests.
+func (r *runner) test(ctx context.Context, s suite, overlay string, limit time.Duration, flags ...string) (output string, err error) {
+	binary, err := r.build(ctx, s.pkg, overlay)
+	if err != nil {
+		return "", err
 	}
 	flags = append([]string{"-test.failfast", "-test.timeout=" + limit.String(), "-test.run=" + s.run}, flags...)
 	quick, err := r.rapidFlags(ctx, s.pkg)

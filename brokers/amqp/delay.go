@@ -40,15 +40,16 @@ func (b *Broker) declareDelays(ctx context.Context, level int) error {
 	if level < made {
 		return nil
 	}
-	ch, err := b.publishing.channel(ctx)
+	err := b.publishing.onChannel(ctx, func(ch *amqp091.Channel) error {
+		for n := made; n <= level; n++ {
+			if err := declareLevel(ch, n); err != nil {
+				return fmt.Errorf("declare %q: %w", delayName(n), err)
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return err
-	}
-	defer func() { _ = ch.Close() }() // nothing is under way on it
-	for n := made; n <= level; n++ {
-		if err := declareLevel(ch, n); err != nil {
-			return fmt.Errorf("declare %q: %w", delayName(n), err)
-		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

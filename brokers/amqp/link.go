@@ -32,6 +32,7 @@ type link struct {
 
 	mu        sync.Mutex
 	conn      *amqp091.Connection
+	socket    net.Conn // of conn
 	closed    bool
 	unblocked chan struct{} // not nil: blocked, closed when it is no more
 	reason    string
@@ -54,6 +55,47 @@ func (l *link) channel(ctx context.Context) (*amqp091.Channel, error) {
 	return ch, nil
 }
 
+// do runs f, which asks the server, and returns its error; or that of ctx, when it ends before. Then f goes on by itself until it has its answer or
+// the connection ends: the client's calls have no limit, and a server that is short of memory answers none on this link.
+func (l *link) do(ctx context.Context, f func() error) error {
+	if err := l.waitUnblocked(ctx); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	if !l.start(func() { done <- f() }) {
+		return ErrClosed
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("no answer: %w", context.Cause(ctx))
+	}
+}
+
+// onChannel runs f as do does, with a channel of its own.
+func (l *link) onChannel(ctx context.Context, f func(*amqp091.Channel) error) error {
+	return l.do(ctx, func() error {
+		ch, err := l.channel(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = ch.Close() }() // nothing is under way on it
+		return f(ch)
+	})
+}
+
+// start runs f in a goroutine that close waits for. It returns false after close.
+func (l *link) start(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.wg.Go(f)
+	return true
+}
+
 func (l *link) connection(ctx context.Context) (*amqp091.Connection, error) {
 	select {
 	case l.turn <- struct{}{}:
@@ -64,7 +106,7 @@ func (l *link) connection(ctx context.Context) (*amqp091.Connection, error) {
 	if conn, err := l.current(); conn != nil || err != nil {
 		return conn, err
 	}
-	conn, err := l.dial(ctx)
+	conn, socket, err := l.dial(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -74,7 +116,7 @@ func (l *link) connection(ctx context.Context) (*amqp091.Connection, error) {
 		_ = conn.Close() // it was not used
 		return nil, ErrClosed
 	}
-	l.conn, l.unblocked = conn, nil
+	l.conn, l.socket, l.unblocked = conn, socket, nil
 	ended := conn.NotifyClose(make(chan *amqp091.Error, 1))
 	blocks := conn.NotifyBlocked(make(chan amqp091.Blocking, 1))
 	l.wg.Go(func() { l.watch(ended, blocks) })
@@ -95,24 +137,24 @@ func (l *link) current() (*amqp091.Connection, error) {
 }
 
 // dial tries each node once.
-func (l *link) dial(ctx context.Context) (*amqp091.Connection, error) {
+func (l *link) dial(ctx context.Context) (*amqp091.Connection, net.Conn, error) {
 	var errs []error
 	n := len(l.config.URLs)
 	first := rand.IntN(n)
 	for i := range n {
-		conn, err := l.dialOne(ctx, l.config.URLs[(first+i)%n])
+		conn, socket, err := l.dialOne(ctx, l.config.URLs[(first+i)%n])
 		if err == nil {
-			return conn, nil
+			return conn, socket, nil
 		}
 		errs = append(errs, err)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return nil, errors.Join(errs...)
+	return nil, nil, errors.Join(errs...)
 }
 
-func (l *link) dialOne(ctx context.Context, url string) (*amqp091.Connection, error) {
+func (l *link) dialOne(ctx context.Context, url string) (conn *amqp091.Connection, socket net.Conn, err error) {
 	properties := amqp091.NewConnectionProperties()
 	properties.SetClientConnectionName(l.name)
 	config := amqp091.Config{Heartbeat: l.config.Heartbeat, Properties: properties, TLSClientConfig: l.config.TLS}
@@ -125,15 +167,16 @@ func (l *link) dialOne(ctx context.Context, url string) (*amqp091.Connection, er
 		if err := conn.SetDeadline(time.Now().Add(l.config.DialTimeout)); err != nil { // the client takes it off after the handshake
 			return nil, errors.Join(err, conn.Close())
 		}
+		socket = conn
 		finished = context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends the handshake
 		return &impatient{conn}, nil
 	}
-	conn, err := amqp091.DialConfig(url, config)
+	conn, err = amqp091.DialConfig(url, config)
 	if !finished() && err == nil {
 		_ = conn.Close() // its socket is closed
-		return nil, context.Cause(ctx)
+		return nil, nil, context.Cause(ctx)
 	}
-	return conn, err
+	return conn, socket, err
 }
 
 // watch follows a connection's state to its end.
@@ -197,12 +240,14 @@ func (l *link) frameSize() int {
 // close ends the connection for good. It is idempotent.
 func (l *link) close() {
 	l.mu.Lock()
-	conn := l.conn
+	conn, socket := l.conn, l.socket
 	l.closed, l.conn = true, nil
 	l.mu.Unlock()
 	if conn != nil {
-		// An error says that it was lost before, or that the server does not answer: it is gone either way.
-		_ = conn.CloseDeadline(time.Now().Add(l.config.CloseTimeout))
+		// The client's own limit is put off by its heartbeats, while a server that is short of memory does not answer.
+		limit := time.AfterFunc(l.config.CloseTimeout, func() { _ = socket.Close() })
+		_ = conn.Close() // an error says that it was lost before, or is by now
+		limit.Stop()
 	}
 	l.wg.Wait()
 }

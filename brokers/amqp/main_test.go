@@ -58,7 +58,8 @@ func (l *litter) queue(name, topic string) {
 }
 
 // sweep deletes it.
-func sweep(tb testing.TB, url string) *litter {
+func sweep(tb testing.TB) *litter {
+	url := testserver.AMQP(tb)
 	l := &litter{queues: map[string]bool{}, topics: map[string]bool{}}
 	tb.Cleanup(func() {
 		conn, err := amqp091.Dial(url)
@@ -103,7 +104,7 @@ func open(tb testing.TB, config amqp.Config) *amqp.Broker {
 		config.NackDelay, config.MaxNackDelay = 5*time.Millisecond, 50*time.Millisecond
 	}
 	if config.QueueName == nil && config.RoutingKey == nil {
-		l := sweep(tb, config.URLs[0])
+		l := sweep(tb)
 		config.QueueName = func(consumer, topic string) string {
 			l.queue(topic+"/"+consumer, topic)
 			return topic + "/" + consumer

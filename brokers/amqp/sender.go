@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -40,7 +41,6 @@ type sender struct {
 	mu     sync.Mutex
 	line   *line // nil: to be opened
 	closed bool
-	wg     sync.WaitGroup
 }
 
 func newSender(l *link) *sender { return &sender{link: l, turn: make(chan struct{}, 1)} }
@@ -133,14 +133,13 @@ func (s *sender) write(ctx context.Context, l *line, c *call, letters []letter) 
 		case <-l.lost:
 			return i, l.reason()
 		case <-ctx.Done():
-			return i, context.Cause(ctx)
+			s.drop(l)
+			return i, fmt.Errorf("%d messages wait for their confirms: %w", maxUnconfirmed, context.Cause(ctx))
 		}
 		m := &letters[i]
 		seq := l.expect(&sent{call: c, index: i, letter: m})
 		if err := l.channel.Publish(m.exchange, m.key, true, false, m.content); err != nil {
-			l.unexpect(seq)
-			// A part of it may have been written: nothing can follow.
-			_ = l.channel.Close()
+			l.unexpect(seq) // it was not written, or in part: then the client ends the connection
 			return i, err
 		}
 	}
@@ -171,24 +170,58 @@ func (s *sender) open(ctx context.Context) (*line, error) {
 }
 
 func (s *sender) tryOpen(ctx context.Context) (*line, error) {
-	if err := s.take(ctx); err != nil {
+	if l, err := s.present(); l != nil || err != nil {
+		return l, err
+	}
+	var opened atomic.Pointer[line]
+	err := s.link.do(ctx, func() error {
+		if err := s.take(ctx); err != nil {
+			return err
+		}
+		defer s.giveBack()
+		l, err := s.present() // another call may have opened it
+		if l == nil && err == nil {
+			l, err = s.newLine(ctx)
+		}
+		opened.Store(l)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	defer s.giveBack()
+	return opened.Load(), nil
+}
+
+// drop has the next call open another line: one queue that confirms nothing must not hold up the others for ever. Of what waits on the
+// old one it is not known any more whether it is stored.
+func (s *sender) drop(l *line) {
 	s.mu.Lock()
-	l, closed := s.line, s.closed
-	s.mu.Unlock()
-	switch {
-	case closed:
-		return nil, ErrClosed
-	case l != nil && !l.isLost():
-		return l, nil
+	defer s.mu.Unlock()
+	if s.line == l {
+		s.line = nil
+		_ = s.link.start(func() { _ = l.channel.Close() }) // or the link is closed
 	}
+}
+
+// present returns the line, nil if there is none.
+func (s *sender) present() (*line, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, ErrClosed
+	case s.line == nil || s.line.isLost():
+		return nil, nil
+	}
+	return s.line, nil
+}
+
+func (s *sender) newLine(ctx context.Context) (*line, error) {
 	ch, err := s.link.channel(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l = &line{
+	l := &line{
 		channel: ch,
 		slots:   make(chan struct{}, maxUnconfirmed),
 		lost:    make(chan struct{}),
@@ -204,25 +237,28 @@ func (s *sender) tryOpen(ctx context.Context) (*line, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || !s.link.start(func() { l.listen(returns, confirms, closes) }) {
 		_ = ch.Close()
 		return nil, ErrClosed
 	}
 	s.line = l
-	s.wg.Go(func() { l.listen(returns, confirms, closes) })
 	return l, nil
 }
 
-// close ends the channel. What is not confirmed fails. It is idempotent.
+// close ends the channel. What is not confirmed fails. If the server does not answer, the end of the link does the rest. It is idempotent.
 func (s *sender) close() {
 	s.mu.Lock()
 	l := s.line
-	s.closed = true
+	s.closed, s.line = true, nil
 	s.mu.Unlock()
-	if l != nil && !l.isLost() {
-		_ = l.channel.Close()
+	if l == nil || l.isLost() {
+		return
 	}
-	s.wg.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), s.link.config.CloseTimeout)
+	defer cancel()
+	if err := s.link.do(ctx, l.channel.Close); err != nil && !errors.Is(err, amqp091.ErrClosed) {
+		s.link.config.Logger.Warn("amqp: could not close a publisher's channel; the end of its connection does", "error", err)
+	}
 }
 
 // listen takes the server's answers until the channel is closed.
@@ -270,7 +306,11 @@ func (l *line) expect(p *sent) uint64 {
 func (l *line) unexpect(seq uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.pending, seq)
+	if l.pending[seq] != nil { // else the line was lost, and its sent has an outcome
+		delete(l.pending, seq)
+		l.next--
+		<-l.slots
+	}
 }
 
 func (l *line) confirmed(c amqp091.Confirmation) {

@@ -322,9 +322,18 @@ func (s *session) sendLetters(batch []returning) (failed []returning) {
 	s.ack(acked)
 	if len(failed) > 0 {
 		n.broker.forgetDelays()
-		n.log.Warn("amqp: messages could not be delayed; tries again", "error", errors.Join(errs...), "messages", len(failed))
+		n.log.Warn("amqp: messages could not be delayed; tries again", "error", firstOf(errs), "messages", len(failed))
 	}
 	return failed
+}
+
+func firstOf(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unsettled is how many deliveries are held, handed over or not.

@@ -86,16 +86,13 @@ func (b *Broker) ensureTopic(ctx context.Context, topic string) error {
 	if there {
 		return nil
 	}
-	ch, err := b.publishing.channel(ctx)
-	if err != nil {
+	err := b.publishing.onChannel(ctx, func(ch *amqp091.Channel) error {
+		if b.config.Topology == Check {
+			return checkExchange(ch, topic)
+		}
+		_, err := declareTopic(ch, topic)
 		return err
-	}
-	defer func() { _ = ch.Close() }() // nothing is under way on it
-	if b.config.Topology == Check {
-		err = checkExchange(ch, topic)
-	} else {
-		_, err = declareTopic(ch, topic)
-	}
+	})
 	if err != nil {
 		return err
 	}
@@ -189,17 +186,14 @@ func (b *Broker) register(ctx context.Context, topic string, consumers []string)
 }
 
 func (b *Broker) checkQueues(ctx context.Context, queues []string) error {
-	ch, err := b.consuming.channel(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ch.Close() }() // nothing is under way on it
-	for _, q := range queues {
-		if err := checkQueue(ch, q); err != nil {
-			return err
+	return b.consuming.onChannel(ctx, func(ch *amqp091.Channel) error {
+		for _, q := range queues {
+			if err := checkQueue(ch, q); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func lockName(topic string) string { return shortKey(lockPrefix + topic) }
@@ -234,11 +228,10 @@ func (b *Broker) unlock(ch *amqp091.Channel, topic string) {
 	_ = ch.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), b.config.CloseTimeout)
 	defer cancel()
-	other, err := b.consuming.channel(ctx)
-	if err == nil {
-		_, err = other.QueueDelete(lockName(topic), false, false, false)
-		_ = other.Close()
-	}
+	err := b.consuming.onChannel(ctx, func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDelete(lockName(topic), false, false, false)
+		return err
+	})
 	if err != nil {
 		b.config.Logger.Warn("amqp: could not unlock a topic; the end of the connection does", "topic", topic, "error", err)
 	}

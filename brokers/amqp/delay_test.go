@@ -1,0 +1,152 @@
+package amqp_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"maps"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/headrace-go/headrace/brokers/amqp"
+	"github.com/headrace-go/headrace/internal/testserver"
+)
+
+func TestDelayedDeliveryHoldsUpNothingAndComesAfterItsTime(t *testing.T) {
+	b := open(t, amqp.Config{})
+	topic := rand.Text()
+	_, in := subscribe(t, b, "c", topic, 2)
+	_, other := subscribe(t, b, "other", topic, 2)
+	publish(t, b, topic, numbered(0, 3)...)
+	ack(t, other, 3)
+	began := time.Now()
+	// The longer one first: it must not hold up the shorter.
+	for _, delay := range []time.Duration{1500 * time.Millisecond, 250 * time.Millisecond} {
+		if !delivery(t, next(t, in)).Delay(delay) {
+			t.Error("Delay() = false")
+		}
+	}
+	if got := ack(t, in, 1); got[0] != "2" {
+		t.Errorf("got %q, want 2 while the others are delayed", got)
+	}
+	for _, want := range []struct {
+		payload string
+		after   time.Duration
+	}{{"1", 250 * time.Millisecond}, {"0", 1500 * time.Millisecond}} {
+		m := next(t, in)
+		if took, d := time.Since(began), delivery(t, m); string(m.Payload) != want.payload || d.Count != 2 || took < want.after {
+			t.Errorf("got %q, delivery %d, after %v; want %q, the second delivery, after %v", m.Payload, d.Count, took, want.payload, want.after)
+		}
+		m.Ack()
+	}
+	quiet(t, in)
+	quiet(t, other) // the delay is the consumer's own
+}
+
+// A delayed message is sent again. It must come as it was, whatever its headers, and count on.
+func TestDelayedDeliveryIsWhatItWas(t *testing.T) {
+	b := open(t, amqp.Config{})
+	topic := rand.Text()
+	_, in := subscribe(t, b, "c", topic, 1)
+	sent := amqp091.Publishing{
+		MessageId: "id", ContentType: "text/plain", CorrelationId: "corr", Timestamp: time.Unix(1700000000, 0), Body: []byte("payload"),
+		Headers: amqp091.Table{
+			"text": "a", "number": int32(-5), "x-death": []any{amqp091.Table{"queue": "q", "count": int64(3)}}, "x-first-death-queue": "q",
+			"table": amqp091.Table{"yes": true, "bytes": []byte{0, 255}},
+		},
+	}
+	if err := channel(t, testserver.AMQP(t)).Publish(topic, "", true, false, sent); err != nil {
+		t.Fatal(err)
+	}
+	first := next(t, in)
+	before := delivery(t, first)
+	metadata := maps.Clone(first.Metadata)
+	first.Nack()
+	second := next(t, in)
+	copy(second.Payload, "PAYLOAD") // a handler's own business
+	if d := delivery(t, second); d.Count != 2 || !d.Delay(time.Millisecond) {
+		t.Fatalf("Count is %d, want 2; or Delay() is false", d.Count)
+	}
+	m := next(t, in)
+	d := delivery(t, m)
+	if d.Count != 3 || m.UUID != "id" || string(m.Payload) != "payload" || !maps.Equal(m.Metadata, metadata) || !d.Time.Equal(before.Time) {
+		t.Errorf("after the delay: delivery %d, %q %q %v, of %v; want the third, id payload %v, of %v",
+			d.Count, m.UUID, m.Payload, m.Metadata, d.Time, metadata, before.Time)
+	}
+	if len(d.Headers) != len(before.Headers) {
+		t.Fatalf("headers %v, want %v", d.Headers, before.Headers)
+	}
+	for i, h := range before.Headers {
+		if d.Headers[i].Key != h.Key || !bytes.Equal(d.Headers[i].Value, h.Value) {
+			t.Errorf("header %q=%q, want %q=%q", d.Headers[i].Key, d.Headers[i].Value, h.Key, h.Value)
+		}
+	}
+	m.Nack() // its count goes on
+	m = next(t, in)
+	if got := delivery(t, m).Count; got != 4 {
+		t.Errorf("Count is %d after a nack, want 4", got)
+	}
+	m.Ack()
+	quiet(t, in)
+}
+
+// A delay that is longer than all levels together is waited for in several goes. What is left comes with the message.
+func TestLongDelayGoesOnAtItsReturn(t *testing.T) {
+	b := open(t, amqp.Config{})
+	topic := rand.Text()
+	_, in := subscribe(t, b, "c", topic, 1)
+	began := time.Now()
+	const left = 400 * time.Millisecond
+	if err := channel(t, testserver.AMQP(t)).Publish("", topic+"/c", true, false, amqp091.Publishing{
+		Headers: amqp091.Table{"headrace-delay": amqp091.Table{"count": int64(7), "left": left.Milliseconds(), "exchange": topic}},
+		Body:    []byte("x"),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	m := next(t, in)
+	if took, d := time.Since(began), delivery(t, m); took < left || d.Count != 8 || len(d.Headers) != 0 {
+		t.Errorf("delivery %d with headers %v after %v; want the eighth, none, after %v", d.Count, d.Headers, took, left)
+	}
+	m.Ack()
+}
+
+// A delay is asked for and the process stops at once: it is not forgotten.
+func TestDelayAtTheEndIsKept(t *testing.T) {
+	b := open(t, amqp.Config{})
+	topic := rand.Text()
+	sub, in := subscribe(t, b, "c", topic, 1)
+	publish(t, b, topic, numbered(0, 1)...)
+	began := time.Now()
+	const delay = time.Second
+	if !delivery(t, next(t, in)).Delay(delay) {
+		t.Error("Delay() = false")
+	}
+	if err := sub.Close(); err != nil {
+		t.Error(err)
+	}
+	_, in = subscribe(t, b, "c", topic, 1)
+	m := next(t, in)
+	if took, d := time.Since(began), delivery(t, m); took < delay || d.Count != 2 {
+		t.Errorf("delivery %d after %v, want the second after %v", d.Count, took, delay)
+	}
+	m.Ack()
+}
+
+// The server is away when a delay is asked for, and the delivery with it: it comes again.
+func TestDelayWithoutAServerLosesNothing(t *testing.T) {
+	p, url := newProxy(t)
+	b := open(t, amqp.Config{URLs: []string{url}})
+	topic := rand.Text()
+	_, in := subscribe(t, b, "c", topic, 1)
+	publish(t, b, topic, numbered(0, 1)...)
+	m := next(t, in)
+	p.cut(true)
+	delivery(t, m).Delay(50 * time.Millisecond)
+	p.cut(false)
+	m = next(t, in)
+	if d := delivery(t, m); string(m.Payload) != "0" || d.Count != 2 {
+		t.Errorf("got %q, delivery %d; want 0, the second", m.Payload, d.Count)
+	}
+	m.Ack()
+}

@@ -19,7 +19,7 @@ const (
 	DefaultMaxNackDelay   = 10 * time.Second
 	DefaultMaxAge         = 7 * 24 * time.Hour
 	DefaultPublishTimeout = 10 * time.Second
-	DefaultCloseTimeout   = 5 * time.Second
+	DefaultCloseTimeout   = 3 * time.Second
 
 	// MinAckWait is the least AckWait: below it the heartbeats would be a load of their own.
 	MinAckWait = 300 * time.Millisecond
@@ -93,7 +93,8 @@ type Config struct {
 	// PublishTimeout bounds the wait for the server's confirmation of a message. Default 10 s.
 	PublishTimeout time.Duration
 
-	// CloseTimeout bounds how long the end of a subscription waits for the server to take the last acks. Default 5 s.
+	// CloseTimeout bounds how long the end of a subscription waits for the server to take the last acks. It has to fit into the time
+	// that whoever closes it has, 5 s for the runtime. Default 3 s.
 	CloseTimeout time.Duration
 
 	// Logger gets what no caller can be told: lost connections, acks that could not be sent.

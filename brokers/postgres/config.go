@@ -20,7 +20,7 @@ const (
 	DefaultMaxNackDelay   = 10 * time.Second
 	DefaultMaxBacklog     = 10_000_000
 	DefaultPublishTimeout = 10 * time.Second
-	DefaultCloseTimeout   = 5 * time.Second
+	DefaultCloseTimeout   = 3 * time.Second
 
 	// MinLeaseTTL is the least [Config.LeaseTTL].
 	MinLeaseTTL = 300 * time.Millisecond
@@ -73,7 +73,8 @@ type Config struct {
 	// PublishTimeout bounds a Publish outside of the caller's transactions. Default 10 s.
 	PublishTimeout time.Duration
 
-	// CloseTimeout bounds how long the end of a subscription tries to delete what was acked. Default 5 s.
+	// CloseTimeout bounds how long the end of a subscription tries to delete what was acked. It has to fit into the time
+	// that whoever closes it has, 5 s for the runtime. Default 3 s.
 	CloseTimeout time.Duration
 
 	// Logger gets what no caller can be told: that the database cannot be reached, and is back. Default

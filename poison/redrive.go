@@ -214,6 +214,12 @@ func (r *Redrive) Identify() string {
 	return r.Record.MessageID
 }
 
+// Trace returns the W3C context of the span in which the message failed, or was published, as far as it is known; isNew says that
+// what happens to it now is a trace of its own: an operator sent it again.
+func (r *Redrive) Trace() (parent string, isNew bool) {
+	return r.Record.TraceParent, r.Kind == KindReplay || r.Kind == KindRedrive && r.Record.ID != ""
+}
+
 // Earlier returns how often the handler has run for a delayed message, and when it had failed first; 0 for others, which
 // begin anew.
 func (r *Redrive) Earlier() (attempts int, firstFailure time.Time) {

@@ -201,10 +201,8 @@ func (c *Consumer) bounds(caps brokers.Capabilities) (window, concurrency int) {
 		window = min(window, caps.MaxUnacked)
 	}
 	concurrency = min(first(c.config.Concurrency, defaultConcurrency), window)
-	for _, db := range c.databases() {
-		if n := db.MaxConcurrency(); n > 0 {
-			concurrency = min(concurrency, n)
-		}
+	if n := c.transactions(); n > 0 {
+		concurrency = min(concurrency, n)
 	}
 	return window, concurrency
 }

@@ -150,6 +150,17 @@ func (c *Consumer) databases() []inbox.Database {
 	return dbs
 }
 
+// transactions is how many messages the consumer's stores allow at once, 0 without a limit: the fewest of any handler, also where
+// one handler's messages share transactions and another's on the same store do not.
+func (c *Consumer) transactions() (fewest int) {
+	for _, db := range c.databases() {
+		if n := db.MaxConcurrency(); n > 0 && (fewest == 0 || n < fewest) {
+			fewest = n
+		}
+	}
+	return fewest
+}
+
 func contains(dbs []inbox.Database, db inbox.Database) bool {
 	return slices.ContainsFunc(dbs, func(d inbox.Database) bool { return inbox.Same(d, db) })
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/outbox"
+	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/runtime"
 	"github.com/headrace-go/headrace/stores/sqlite"
 )
@@ -354,6 +355,18 @@ func TestL5ConcurrencyAboveThePoolIsRefusedAndTheDefaultFits(t *testing.T) {
 	b.mustStop()
 	if most.Load() != 1 {
 		t.Errorf("%d handlers at once on a store of one connection, want 1", most.Load())
+	}
+}
+
+// A plain handler beside a grouped one on one store: the limit was that of whichever the map's order gave first.
+func TestL5ConcurrencyIsThatOfTheStoresTightestHandler(t *testing.T) {
+	store := openStore(t)
+	for range 20 {
+		b := newBench(t, func(c *runtime.Config) { c.Concurrency = 8 })
+		c := b.rt.Consumer("billing", "orders")
+		runtime.HandleTx(c, "order.placed", store, insertEffect)
+		runtime.HandleTx(c, "order.changed", inbox.Grouped(store, inbox.GroupConfig{}), insertEffect)
+		wantParts(t, b.rt.Run(t.Context()), "billing", "Concurrency is 8", "1 transactions")
 	}
 }
 

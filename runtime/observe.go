@@ -50,6 +50,9 @@ func (u *run) observeLine(l *line) error {
 		return err
 	}
 	u.stopObserving = append(u.stopObserving, stop)
+	if err := u.observeDeadLetters(l); err != nil {
+		return err
+	}
 	if l.consumer.parker == nil {
 		return nil
 	}
@@ -91,13 +94,13 @@ func (l *line) observe() telemetry.ConsumerStats {
 	return stats
 }
 
-// observeParked is what telemetry reads of the consumer's parked keys.
+// observeParked is what telemetry reads of the consumer's parked keys. One that waits for a time waits for nobody.
 func (l *line) observeParked(context.Context) (telemetry.BacklogStats, error) {
 	n, known := l.consumer.Parked()
 	if !known {
 		return telemetry.BacklogStats{}, fmt.Errorf("consumer %s: what is parked was not counted yet", l.consumer.config.Name)
 	}
-	return telemetry.BacklogStats{Keys: int64(n.Keys), Depth: int64(n.Messages)}, nil
+	return telemetry.BacklogStats{Keys: int64(n.Keys - n.Delayed), Depth: int64(n.Messages)}, nil
 }
 
 // observe is what telemetry reads of the outbox. It does no I/O.

@@ -20,7 +20,7 @@ func (r *Runtime) preflight(ctx context.Context) error {
 	for _, c := range r.consumers {
 		errs = append(errs, c.check(), c.checkBroker(caps), c.checkPool())
 	}
-	errs = append(errs, r.checkFanOut(caps))
+	errs = append(errs, r.checkFanOut(caps), r.checkDeadLetters())
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -61,11 +61,9 @@ func (c *Consumer) checkBroker(caps brokers.Capabilities) error {
 
 // checkPool refuses a concurrency above a store's pool, which looks like an outage under load (fault L5).
 func (c *Consumer) checkPool() error {
-	for _, db := range c.databases() {
-		if n := db.MaxConcurrency(); n > 0 && c.config.Concurrency > n {
-			return fmt.Errorf("consumer %q: Concurrency is %d, but its store allows %d transactions at once: lower it or enlarge the pool",
-				c.config.Name, c.config.Concurrency, n)
-		}
+	if n := c.transactions(); n > 0 && c.config.Concurrency > n {
+		return fmt.Errorf("consumer %q: Concurrency is %d, but its store allows %d transactions at once: lower it or enlarge the pool",
+			c.config.Name, c.config.Concurrency, n)
 	}
 	return nil
 }

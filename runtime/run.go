@@ -44,7 +44,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 
 // run is Run when all is checked. runCtx ends with ctx, or when the run is stopped from inside.
 func (r *Runtime) run(ctx, runCtx context.Context) error {
-	run := &run{runtime: r, partErrs: make(chan error, len(r.relays)+len(r.databases()))}
+	run := &run{runtime: r, partErrs: make(chan error, len(r.relays)+len(r.databases())+len(r.letters))}
 	err := run.start(runCtx)
 	switch {
 	case err == nil:
@@ -160,6 +160,7 @@ func (u *run) startParts(ctx context.Context) error {
 			part("inbox pruner", pruner.Run)
 		}
 	}
+	r.keepDeadLetters(part)
 	return nil
 }
 

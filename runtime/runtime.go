@@ -27,6 +27,7 @@ type Runtime struct {
 	mu        sync.Mutex
 	consumers []*Consumer
 	relays    []*relay
+	letters   []deadLetters
 	started   bool
 
 	running chan struct{} // closed when every consumer is subscribed

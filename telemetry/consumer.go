@@ -10,11 +10,13 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/internal/flight"
+	"github.com/headrace-go/headrace/poison"
 )
 
 // The most that a Consumer remembers ready-made; what exceeds it is computed each time.
@@ -236,6 +238,9 @@ func (c *Consumer) startSpan(msg *message.Message, f *flight.Flight, dest *desti
 		return ctx, nil
 	}
 	options := c.startOptions(dest, f.Delivery.Partition)
+	if r := poison.RedriveOf(msg.Context()); r != nil {
+		options = again(r, created, options)
+	}
 	if !created.IsValid() {
 		return c.t.tracer.Start(ctx, dest.process, options...)
 	}
@@ -249,6 +254,21 @@ func (c *Consumer) startSpan(msg *message.Message, f *flight.Flight, dest *desti
 		span.AddLink(link)
 	}
 	return ctx, span
+}
+
+// again is for a message that was kept somewhere: its span links to the one in which it failed. A redrive and a replay are new traces,
+// since the old one has ended long ago.
+func again(r *poison.Redrive, created trace.SpanContext, options []trace.SpanStartOption) []trace.SpanStartOption {
+	text, isNew := r.Trace()
+	failed := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{event.MetaTraceParent: text}))
+	options = slices.Clone(options)
+	if failed.IsValid() && !failed.Equal(created) {
+		options = append(options, trace.WithLinks(trace.Link{SpanContext: failed}))
+	}
+	if isNew {
+		options = append(options, trace.WithNewRoot())
+	}
+	return options
 }
 
 // finish ends the span and records the metrics. returned is false if the handler panicked or ended its

@@ -34,6 +34,9 @@ var update = flag.Bool("update", false, "write the golden files instead of compa
 // upstream is the creation context of the messages in these tests.
 const upstream = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
+// failure is a span in which a message failed before.
+const failure = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 // bundle is a Telemetry and what it gave out.
 type bundle struct {
 	*telemetry.Telemetry
@@ -157,6 +160,9 @@ func describeSpans(spans tracetest.SpanStubs) string {
 	name := func(sc oteltrace.SpanContext) string {
 		if n, ok := names[sc.SpanID().String()]; ok {
 			return n
+		}
+		if strings.Contains(failure, sc.SpanID().String()) {
+			return "failure"
 		}
 		return "elsewhere"
 	}

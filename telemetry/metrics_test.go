@@ -73,8 +73,8 @@ func TestMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stopDead, err := c.ObserveDeadLetters(func(context.Context) (telemetry.BacklogStats, error) {
-			return telemetry.BacklogStats{Depth: 4, Oldest: time.Hour}, nil
+		stopDead, err := c.ObserveDeadLetters(func(context.Context) (telemetry.DeadLetterStats, error) {
+			return telemetry.DeadLetterStats{Depth: 4, Oldest: time.Hour, States: map[string]int64{"new": 4, "discarded": 2}}, nil
 		})
 		if err != nil {
 			t.Fatal(err)

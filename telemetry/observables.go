@@ -42,11 +42,18 @@ type ConsumerStats struct {
 
 // BacklogStats is how something stands that waits for people, at one moment.
 type BacklogStats struct {
-	// Depth is the number of messages, and Keys of their keys where these matter.
+	// Depth is the number of messages, and Keys of their keys.
 	Depth, Keys int64
+}
 
-	// Oldest is the age of the oldest; 0 without one.
+// DeadLetterStats is how a consumer's stored dead letters stand at one moment.
+type DeadLetterStats struct {
+	// Depth is the number of those that nobody has dealt with, and Oldest the age of the oldest of them; 0 without one.
+	Depth  int64
 	Oldest time.Duration
+
+	// States is the number of all, by their state.
+	States map[string]int64
 }
 
 // observables are the instruments that are read when the metrics are collected.
@@ -56,6 +63,7 @@ type observables struct {
 	lag, paused, outboxDepth     metric.Int64ObservableGauge
 	parkedKeys, parkedMessages   metric.Int64ObservableGauge
 	deadLetterDepth              metric.Int64ObservableGauge
+	deadLetterStored             metric.Int64ObservableGauge
 	oldestInFlight, outboxOldest metric.Float64ObservableGauge
 	oldestAge, retentionMargin   metric.Float64ObservableGauge
 	deadLetterOldest             metric.Float64ObservableGauge
@@ -103,6 +111,7 @@ func newObservables(meter metric.Meter) (observables, error) {
 
 		retentionMargin:  age(retentionMargin),
 		deadLetterDepth:  count(deadLetterDepth),
+		deadLetterStored: count(deadLetterStored),
 		deadLetterOldest: age(deadLetterOldest),
 
 		outboxDepth:   count(outboxDepth),
@@ -166,24 +175,26 @@ func boolToInt(b bool) int64 {
 // called. read may query the database, as in [Telemetry.ObserveOutbox].
 func (c *Consumer) ObserveParked(read func(context.Context) (BacklogStats, error)) (stop func() error, err error) {
 	o := &c.t.observables
-	return c.observeBacklog("parked keys", read, func(observer metric.Observer, s BacklogStats, attrs metric.ObserveOption) {
+	return observeConsumer(c, "parked keys", read, func(observer metric.Observer, s BacklogStats, attrs metric.ObserveOption) {
 		observer.ObserveInt64(o.parkedKeys, s.Keys, attrs)
 		observer.ObserveInt64(o.parkedMessages, s.Depth, attrs)
 	}, o.parkedKeys, o.parkedMessages)
 }
 
-// ObserveDeadLetters reports read's answer about the consumer's dead letters that nobody has dealt with, as
-// [Consumer.ObserveParked].
-func (c *Consumer) ObserveDeadLetters(read func(context.Context) (BacklogStats, error)) (stop func() error, err error) {
+// ObserveDeadLetters reports read's answer about the consumer's stored dead letters, as [Consumer.ObserveParked].
+func (c *Consumer) ObserveDeadLetters(read func(context.Context) (DeadLetterStats, error)) (stop func() error, err error) {
 	o := &c.t.observables
-	return c.observeBacklog("dead letters", read, func(observer metric.Observer, s BacklogStats, attrs metric.ObserveOption) {
+	return observeConsumer(c, "dead letters", read, func(observer metric.Observer, s DeadLetterStats, attrs metric.ObserveOption) {
 		observer.ObserveInt64(o.deadLetterDepth, s.Depth, attrs)
 		observer.ObserveFloat64(o.deadLetterOldest, s.Oldest.Seconds(), attrs)
-	}, o.deadLetterDepth, o.deadLetterOldest)
+		for state, n := range s.States {
+			observer.ObserveInt64(o.deadLetterStored, n, attrs, metric.WithAttributes(keyDeadLetterState.String(state)))
+		}
+	}, o.deadLetterDepth, o.deadLetterOldest, o.deadLetterStored)
 }
 
-func (c *Consumer) observeBacklog(what string, read func(context.Context) (BacklogStats, error),
-	report func(metric.Observer, BacklogStats, metric.ObserveOption), instruments ...metric.Observable,
+func observeConsumer[S any](c *Consumer, what string, read func(context.Context) (S, error),
+	report func(metric.Observer, S, metric.ObserveOption), instruments ...metric.Observable,
 ) (stop func() error, err error) {
 	if read == nil {
 		return nil, fmt.Errorf("observe the %s of consumer %s: read is nil: want a function", what, c.config.Consumer)

@@ -18,6 +18,7 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/internal/flight"
+	"github.com/headrace-go/headrace/poison"
 	"github.com/headrace-go/headrace/telemetry"
 )
 
@@ -53,6 +54,30 @@ func TestProcessSpans(t *testing.T) {
 			name:     "NoParent of one consumer, for a redrive: root and link",
 			consumer: telemetry.ConsumerConfig{NoParent: true},
 			msg: func(ctx context.Context) *message.Message {
+				return newMessageIn(ctx, "m1", plainDelivery(), "traceparent", upstream)
+			},
+			stages: always(giving(flight.Committed)),
+		},
+		{
+			name: "redriven: a new trace with links to its creation and its failure",
+			msg: func(ctx context.Context) *message.Message {
+				ctx = poison.WithRedrive(ctx, &poison.Redrive{Kind: poison.KindRedrive, Record: poison.Record{ID: "d1", TraceParent: failure}})
+				return newMessageIn(ctx, "m1", plainDelivery(), "traceparent", upstream)
+			},
+			stages: always(giving(flight.Committed)),
+		},
+		{
+			name: "delayed: its trace goes on, with a link to its failure",
+			msg: func(ctx context.Context) *message.Message {
+				ctx = poison.WithRedrive(ctx, &poison.Redrive{Kind: poison.KindDelay, Record: poison.Record{Attempts: 1, TraceParent: failure}})
+				return newMessageIn(ctx, "m1", plainDelivery(), "traceparent", upstream)
+			},
+			stages: always(giving(flight.Committed)),
+		},
+		{
+			name: "parked behind another: its trace goes on, without a second link to its creation",
+			msg: func(ctx context.Context) *message.Message {
+				ctx = poison.WithRedrive(ctx, &poison.Redrive{Kind: poison.KindRedrive, Record: poison.Record{TraceParent: upstream}})
 				return newMessageIn(ctx, "m1", plainDelivery(), "traceparent", upstream)
 			},
 			stages: always(giving(flight.Committed)),

@@ -55,6 +55,7 @@ const (
 	keyDeliveryCount   = attribute.Key("headrace.delivery.count")
 	keyOutbox          = attribute.Key("headrace.outbox.name")
 	keyInbox           = attribute.Key("headrace.inbox.name")
+	keyDeadLetterState = attribute.Key("headrace.dead_letter.state")
 	keyPauseCause      = attribute.Key("headrace.pause.cause")
 )
 
@@ -193,6 +194,10 @@ var (
 	deadLetterOldest = instrument{
 		"headrace.dead_letters.oldest", unitSeconds,
 		"Age of the oldest dead letter that nobody has dealt with.",
+	}
+	deadLetterStored = instrument{
+		"headrace.dead_letters.stored", unitMessages,
+		"Number of dead letters in the store, by what has become of them.",
 	}
 	pauses = instrument{
 		"headrace.consumer.pauses", unitPauses,

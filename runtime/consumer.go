@@ -153,8 +153,11 @@ func (c *Consumer) databases() []inbox.Database {
 // transactions is how many messages the consumer's stores allow at once, 0 without a limit: the fewest of any handler, also where
 // one handler's messages share transactions and another's on the same store do not.
 func (c *Consumer) transactions() (fewest int) {
-	for _, db := range c.databases() {
-		if n := db.MaxConcurrency(); n > 0 && (fewest == 0 || n < fewest) {
+	for _, r := range c.routes {
+		if r.database == nil {
+			continue
+		}
+		if n := r.database.MaxConcurrency(); n > 0 && (fewest == 0 || n < fewest) {
 			fewest = n
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/poison"
 	"github.com/headrace-go/headrace/runtime"
+	"github.com/headrace-go/headrace/stores/sqlstore"
 )
 
 // undelaying is a broker that cannot delay one message, as Kafka.
@@ -391,6 +393,45 @@ func TestCrashBetweenTheOutboxAndTheAckGivesOneEffect(t *testing.T) {
 	}
 	b.start()
 	b.eventually("both are settled", func() bool { s := c.Stats(); return s.Effects == 1 && s.Duplicates == 1 })
+	b.mustStop()
+	if got, want := effects(t, store), []string{"1"}; !slices.Equal(got, want) {
+		t.Errorf("effects %v, want %v", got, want)
+	}
+}
+
+// stuttering is an outbox that stores what it is given and answers, the first time, as if the connection was lost.
+type stuttering struct {
+	*sqlstore.Outbox
+	calls atomic.Int64
+}
+
+func (s *stuttering) InsertDelayed(ctx context.Context, row outbox.Row, d time.Duration) error {
+	if err := s.Outbox.InsertDelayed(ctx, row, d); err != nil || s.calls.Add(1) > 1 {
+		return err
+	}
+	return errBroken
+}
+
+// Nobody knows whether the outbox has the message: it is stored again, comes twice, and takes effect once.
+func TestDelayOfUnknownOutcomeGivesOneEffect(t *testing.T) {
+	store := openStore(t)
+	b := newBench(t, func(c *runtime.Config) {
+		c.Broker = undelaying{c.Broker}
+		c.MaxHold = time.Millisecond
+	})
+	b.rt.Relay(&stuttering{Outbox: store.Outbox()}, outbox.RelayConfig{})
+	c := b.rt.Consumer("billing", "orders")
+	var runs atomic.Int64
+	runtime.HandleTx(c, "order.placed", store, func(ctx context.Context, tx *sql.Tx, o order) error {
+		if runs.Add(1) == 1 {
+			return classify.RetryAfter(errBroken, 50*time.Millisecond)
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO effects (id) VALUES (?)`, o.ID)
+		return err
+	})
+	b.publish("orders", placed(t, "1"))
+	b.start()
+	b.eventually("both copies are settled", func() bool { s := c.Stats(); return s.Effects == 1 && s.Duplicates == 1 && s.Delayed == 1 })
 	b.mustStop()
 	if got, want := effects(t, store), []string{"1"}; !slices.Equal(got, want) {
 		t.Errorf("effects %v, want %v", got, want)

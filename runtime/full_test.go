@@ -112,7 +112,9 @@ func TestD8FullDatabaseOnSQLite(t *testing.T) {
 		b.publish("orders", placed(t, fmt.Sprint(i), event.WithKey(fmt.Sprint(i))))
 	}
 	b.eventually("the small ones are handled", func() bool { return c.Stats().Effects == small })
-	b.eventually("the large one is held beyond its attempts", func() bool { return c.Breaker().Held+c.Breaker().Waiting > 0 && failed.Load() >= int64(quick.MaxAttempts) })
+	b.eventually("the large one is held beyond its attempts", func() bool {
+		return c.Breaker().Held+c.Breaker().Waiting > 0 && failed.Load() >= int64(quick.MaxAttempts)
+	})
 	if s := c.Stats(); s.DeadLettered != 0 {
 		t.Errorf("stats %+v while it is full, want no dead letter", s)
 	}

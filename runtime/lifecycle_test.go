@@ -17,8 +17,8 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
-	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/runtime"
 	"github.com/headrace-go/headrace/stores/sqlite"
 )

@@ -15,6 +15,7 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/integration/history"
+	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/parking"
 	"github.com/headrace-go/headrace/poison"
 	"github.com/headrace-go/headrace/runtime"
@@ -61,6 +62,7 @@ func start(s *site, keys int, change func(*runtime.ConsumerConfig)) *service {
 		s.t.Fatal(err)
 	}
 	v.work = rt.ConsumerWith(config)
+	rt.Relay(s.outbox, outbox.RelayConfig{})
 	s.handle(v.work, func(ctx context.Context, id string) error {
 		*ctx.Value(ranKey{}).(*bool) = true
 		return (*v.check.Load())(id)

@@ -23,6 +23,7 @@ import (
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/testserver"
+	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/parking"
 	"github.com/headrace-go/headrace/runtime"
 	"github.com/headrace-go/headrace/stores/pgxstore"
@@ -37,6 +38,7 @@ type site struct {
 	prefix  string // of topics and consumers: servers are shared
 	letters *deadletter.Store
 	parking parking.Ledger
+	outbox  outbox.Source
 
 	// handle makes a consumer write each order's id into the table of effects, and then fail if check does.
 	handle func(c *runtime.Consumer, check func(ctx context.Context, id string) error)
@@ -86,6 +88,7 @@ func onKafka(t testing.TB) *site {
 	}
 	migrate(t, store)
 	s := &site{t: t, broker: b, reader: b, prefix: schema + ".", cut: between.cut, mend: between.mend}
+	s.outbox = store.Outbox()
 	wire(s, store, store.DeadLetters(), func(ctx context.Context, tx pgx.Tx, id string) error {
 		_, err := tx.Exec(ctx, "INSERT INTO "+schema+".effects (id) VALUES ($1)", id)
 		return err
@@ -178,6 +181,7 @@ func onJetStream(t testing.TB) *site {
 		cut:  func() { t.Helper(); execute("BEGIN IMMEDIATE") },
 		mend: func() { t.Helper(); execute("ROLLBACK") },
 	}
+	s.outbox = store.Outbox()
 	wire(s, store, store.DeadLetters(), func(ctx context.Context, tx *sql.Tx, id string) error {
 		_, err := tx.ExecContext(ctx, "INSERT INTO effects (id) VALUES (?)", id)
 		return err

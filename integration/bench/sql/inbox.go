@@ -10,11 +10,11 @@ import (
 	"log"
 	"os"
 	goruntime "runtime"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -30,7 +30,10 @@ type inboxResult struct {
 	Subject   string  `json:"subject"`
 	InFlight  int     `json:"in_flight"` // messages; by hand: transactions
 	PerSecond float64 `json:"per_second"`
-	CPUMicros float64 `json:"cpu_us"` // of this process for a message
+	// For a message: processor time of this process, that of the server, and what it writes ahead.
+	CPUMicros    float64 `json:"cpu_us"`
+	ServerMicros float64 `json:"server_cpu_us,omitempty"`
+	WALBytes     float64 `json:"wal_bytes"`
 	// Ratios within a round of the same in-flight number, the median over the rounds: to the loop by hand with
 	// the same statements and round trips, and to HandleTx.
 	TimesHand     float64 `json:"x_hand"`
@@ -43,14 +46,29 @@ func inboxMain() {
 	rounds := flag.Int("rounds", 3, "rounds of each subject; the median counts")
 	only := flag.String("only", "", "only subjects whose name has this in it, and the two that ratios are given to")
 	levels := flag.String("in-flight", "1,8,32,64", "messages in flight; the groups at their own size come with 32")
+	postmaster := flag.Int("postmaster", 0, "process id of the server, where it is on this machine: its processor time is told as well")
+	profile := flag.String("cpuprofile", "", "write a CPU profile of all measurements to this file")
 	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
 	flag.Parse()
 	ctx := context.Background()
 	b, err := newInboxBench(ctx, postgresURL(), *n, *limit)
+	if err == nil && *profile != "" {
+		b.profile, err = os.Create(*profile)
+	}
 	if err != nil {
 		log.Fatal(err)
 	}
+	b.postmaster = *postmaster
+	if b.profile != nil {
+		if err := pprof.StartCPUProfile(b.profile); err != nil {
+			log.Fatal(err)
+		}
+	}
 	results, err := b.measure(ctx, *levels, *only, *rounds)
+	if b.profile != nil {
+		pprof.StopCPUProfile()
+		err = cmp.Or(err, b.profile.Close())
+	}
 	if cerr := b.close(ctx); err == nil {
 		err = cerr
 	}
@@ -72,6 +90,9 @@ type inboxBench struct {
 	admin  *pgxpool.Pool
 	n      int
 	limit  time.Duration
+
+	postmaster int      // 0: unknown
+	profile    *os.File // nil: none
 }
 
 func newInboxBench(ctx context.Context, url string, n int, limit time.Duration) (*inboxBench, error) {
@@ -114,7 +135,8 @@ type inboxSubject struct {
 	name string
 	run  func(ctx context.Context, b *inboxBench, inFlight int) (speed, error)
 	// full: messages in flight of a subject that is also run with as many as fill its groups; 0: it is not.
-	full int
+	full   int
+	groups bool // full counts transactions, and it is run with these only
 }
 
 // handSubject is the one with the same statements and round trips as HandleTx.
@@ -127,6 +149,9 @@ var inboxSubjects = []inboxSubject{
 	{name: "by hand, 4 round trips", run: byHand((*handLoop).fourTrips)},
 	{name: handSubject, run: byHand((*handLoop).threeTrips)},
 	{name: "by hand, all pipelined", run: byHand((*handLoop).oneTrip)},
+	{name: "by hand, 50 in a transaction, 4 in parallel", run: byHandGroups(50, (*handLoop).oneByOne), groups: true, full: 4},
+	{name: "by hand, 50 with one UPDATE, 4 in parallel", run: byHandGroups(50, (*handLoop).atOnce), groups: true, full: 4},
+	{name: "by hand, 200 with one UPDATE, 4 in parallel", run: byHandGroups(200, (*handLoop).atOnce), groups: true, full: 4},
 	{name: handleTxSubject, run: handleTx(0, 0)},
 	{name: "Grouped 50", run: handleTx(50, 1), full: 100},
 	{name: "Grouped 50, 4 in parallel", run: handleTx(50, 4), full: 250},
@@ -151,7 +176,9 @@ func (b *inboxBench) measure(ctx context.Context, levels, only string, rounds in
 			if !strings.Contains(s.name, only) && s.name != handSubject && s.name != handleTxSubject {
 				continue
 			}
-			places = append(places, place{s, level, level})
+			if !s.groups {
+				places = append(places, place{s, level, level})
+			}
 			if level == 32 && s.full > 0 {
 				places = append(places, place{s, level, s.full})
 			}
@@ -176,7 +203,10 @@ func (b *inboxBench) measure(ctx context.Context, levels, only string, rounds in
 			case handleTxSubject:
 				tx[p.level] = rate.perSecond
 			}
-			samples[i] = append(samples[i], inboxResult{Bench: "inbox", Subject: p.subject.name, InFlight: p.inFlight, PerSecond: rate.perSecond, CPUMicros: rate.cpuMicros})
+			samples[i] = append(samples[i], inboxResult{
+				Bench: "inbox", Subject: p.subject.name, InFlight: p.inFlight, PerSecond: rate.perSecond,
+				CPUMicros: micros(rate.each.client), ServerMicros: micros(rate.each.server), WALBytes: float64(rate.each.wal),
+			})
 		}
 		for i, p := range places {
 			last := &samples[i][len(samples[i])-1]
@@ -188,11 +218,15 @@ func (b *inboxBench) measure(ctx context.Context, levels, only string, rounds in
 		results[i] = s[0]
 		results[i].PerSecond = median(s, func(r inboxResult) float64 { return r.PerSecond })
 		results[i].CPUMicros = median(s, func(r inboxResult) float64 { return r.CPUMicros })
+		results[i].ServerMicros = median(s, func(r inboxResult) float64 { return r.ServerMicros })
+		results[i].WALBytes = median(s, func(r inboxResult) float64 { return r.WALBytes })
 		results[i].TimesHand = median(s, func(r inboxResult) float64 { return r.TimesHand })
 		results[i].TimesHandleTx = median(s, func(r inboxResult) float64 { return r.TimesHandleTx })
 	}
 	return results, nil
 }
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 func median[T any](s []T, of func(T) float64) float64 {
 	values := make([]float64, len(s))
@@ -204,31 +238,30 @@ func median[T any](s []T, of func(T) float64) float64 {
 }
 
 // speed is what a measurement gives.
-type speed struct{ perSecond, cpuMicros float64 }
+type speed struct {
+	perSecond float64
+	each      cost // for a message
+}
 
 // rate tells how done grows, for limit or until n, once the first hundredth is through.
-func rate(done func() int64, n int, limit time.Duration) speed {
+func (b *inboxBench) rate(ctx context.Context, done func() int64) (speed, error) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	begin := time.Now()
-	for done() < int64(n/100) && time.Since(begin) < limit {
+	for done() < int64(b.n/100) && time.Since(begin) < b.limit {
 		<-tick.C
 	}
-	start, cpu, first := time.Now(), cpuTime(), done()
-	for time.Since(start) < limit && done() < int64(n) {
+	before, err := costNow(ctx, b.admin, b.postmaster)
+	if err != nil {
+		return speed{}, err
+	}
+	start, first := time.Now(), done()
+	for time.Since(start) < b.limit && done() < int64(b.n) {
 		<-tick.C
 	}
-	messages := float64(done() - first)
-	return speed{messages / time.Since(start).Seconds(), float64((cpuTime() - cpu).Microseconds()) / max(1, messages)}
-}
-
-// cpuTime is what this process has used of the processors.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	took, messages := time.Since(start), done()-first
+	after, err := costNow(ctx, b.admin, b.postmaster)
+	return speed{float64(messages) / took.Seconds(), after.sub(before).of(messages)}, err
 }
 
 func writeInbox(w io.Writer, results []inboxResult, asJSON bool) error {
@@ -242,9 +275,9 @@ func writeInbox(w io.Writer, results []inboxResult, asJSON bool) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "subject\tin flight\tmessages/s\tcpu us\tx by hand\tx HandleTx\t")
+	fmt.Fprintln(tw, "subject\tin flight\tmessages/s\tcpu us\tserver us\tWAL bytes\tx by hand\tx HandleTx\t")
 	for _, r := range results {
-		fmt.Fprintf(tw, "%s\t%d\t%.0f\t%.1f\t%.2f\t%.2f\t\n", r.Subject, r.InFlight, r.PerSecond, r.CPUMicros, r.TimesHand, r.TimesHandleTx)
+		fmt.Fprintf(tw, "%s\t%d\t%.0f\t%.1f\t%.1f\t%.0f\t%.2f\t%.2f\t\n", r.Subject, r.InFlight, r.PerSecond, r.CPUMicros, r.ServerMicros, r.WALBytes, r.TimesHand, r.TimesHandleTx)
 	}
 	return tw.Flush()
 }
@@ -252,6 +285,10 @@ func writeInbox(w io.Writer, results []inboxResult, asJSON bool) error {
 // The statements of a message, by hand and with Headrace.
 func (b *inboxBench) claim() string {
 	return "INSERT INTO " + b.schema + ".headrace_inbox (consumer, id) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+}
+
+func (b *inboxBench) claims() string {
+	return "INSERT INTO " + b.schema + ".headrace_inbox (consumer, id) SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING RETURNING consumer, id"
 }
 
 func (b *inboxBench) effect() string {
@@ -264,19 +301,25 @@ func (b *inboxBench) effects() string {
 
 // handLoop is a consumer written by hand.
 type handLoop struct {
-	claim, effect string
-	pool          *pgxpool.Pool
+	claim, effect   string
+	claims, effects string // of many
+	pool            *pgxpool.Pool
 }
 
 // byHand runs one in inFlight goroutines.
 func byHand(one func(*handLoop, context.Context, int) error) func(context.Context, *inboxBench, int) (speed, error) {
+	return byHandGroups(1, func(h *handLoop, ctx context.Context, i, _ int) error { return one(h, ctx, i) })
+}
+
+// byHandGroups is byHand with size messages in a transaction.
+func byHandGroups(size int, some func(h *handLoop, ctx context.Context, i, n int) error) func(context.Context, *inboxBench, int) (speed, error) {
 	return func(ctx context.Context, b *inboxBench, inFlight int) (speed, error) {
 		pool, err := b.pool(ctx, inFlight)
 		if err != nil {
 			return speed{}, err
 		}
 		defer pool.Close()
-		h := &handLoop{b.claim(), b.effect(), pool}
+		h := &handLoop{b.claim(), b.effect(), b.claims(), b.effects(), pool}
 		goruntime.GC()
 		var c counter
 		running, stop := context.WithCancel(ctx)
@@ -287,22 +330,22 @@ func byHand(one func(*handLoop, context.Context, int) error) func(context.Contex
 		for range inFlight {
 			workers.Go(func() {
 				for running.Err() == nil {
-					i := int(c.next.Add(1))
-					if i > b.n {
+					i := int(c.next.Add(int64(size))) - size
+					if i+size > b.n {
 						return
 					}
-					if err := one(h, work, i); err != nil {
+					if err := some(h, work, i, size); err != nil {
 						c.failed(err)
 						return
 					}
-					c.done.Add(1)
+					c.done.Add(int64(size))
 				}
 			})
 		}
-		r := rate(c.done.Load, b.n, b.limit)
+		r, err := b.rate(ctx, c.done.Load)
 		stop()
 		workers.Wait()
-		return r, c.err()
+		return r, cmp.Or(err, c.err())
 	}
 }
 
@@ -361,4 +404,59 @@ func (h *handLoop) oneTrip(ctx context.Context, i int) error {
 	b.Queue(h.effect, 1, i%keys)
 	b.Queue("commit")
 	return conn.SendBatch(ctx, &b).Close()
+}
+
+// group claims n messages from the i-th on in one transaction, as Headrace does, and runs effects in it.
+func (h *handLoop) group(ctx context.Context, i, n int, effects func(pgx.Tx) error) error {
+	conn, err := h.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	consumers, ids := make([]string, n), make([]string, n)
+	for j := range n {
+		consumers[j], ids[j] = "bench.orders", messageID(i+j)
+	}
+	var b pgx.Batch
+	b.BeginTx(pgx.TxOptions{})
+	b.Queue(h.claims, consumers, ids)
+	results := conn.SendBatch(ctx, &b)
+	_, err = results.Exec()
+	tag, claimErr := results.Exec()
+	tx := results.Tx()
+	if err := cmp.Or(err, claimErr, results.Close()); err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // committed by then
+	if tag.RowsAffected() != int64(n) {
+		return errDuplicate
+	}
+	if err := effects(tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// oneByOne is a group with an UPDATE for each message.
+func (h *handLoop) oneByOne(ctx context.Context, i, n int) error {
+	return h.group(ctx, i, n, func(tx pgx.Tx) error {
+		for j := range n {
+			if _, err := tx.Exec(ctx, h.effect, 1, (i+j)%keys); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// atOnce is a group with one UPDATE for all.
+func (h *handLoop) atOnce(ctx context.Context, i, n int) error {
+	amounts, accounts := make([]int64, n), make([]int32, n)
+	for j := range n {
+		amounts[j], accounts[j] = 1, int32((i+j)%keys)
+	}
+	return h.group(ctx, i, n, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, h.effects, amounts, accounts)
+		return err
+	})
 }

@@ -1,20 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	goruntime "runtime"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 
-	"github.com/headrace-go/headrace/brokers/memory"
-	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/runtime"
 	"github.com/headrace-go/headrace/stores/pgxstore"
@@ -84,16 +82,8 @@ func handleBatch(group, parallel int) func(context.Context, *inboxBench, int) (s
 	}
 }
 
-// consume runs a consumer on messages that are there before the clock starts.
+// consume runs a consumer.
 func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register func(*runtime.Consumer, *pgxstore.Store, *atomic.Int64)) (speed, error) {
-	broker, err := memory.New(memory.Config{MaxMessages: max(b.n, memory.DefaultMaxMessages), History: memory.NoHistory, Window: 4096})
-	if err != nil {
-		return speed{}, err
-	}
-	defer func() { _ = broker.Close() }()
-	if err := b.fill(ctx, broker); err != nil {
-		return speed{}, err
-	}
 	pool, err := b.pool(ctx, conns)
 	if err != nil {
 		return speed{}, err
@@ -104,11 +94,10 @@ func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register 
 		return speed{}, err
 	}
 	rt, err := runtime.New(runtime.Config{
-		Service: "bench", Broker: broker, Logger: slog.New(slog.DiscardHandler),
+		Service: "bench", Broker: &source{n: b.n}, Logger: slog.New(slog.DiscardHandler),
 		TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider(),
 		InboxRetention: runtime.Off,
-		// The broker in memory looks at its whole window for what was settled: it is no part of what is measured.
-		Policy: runtime.Policy{Concurrency: inFlight, Window: 2 * inFlight},
+		Policy:         runtime.Policy{Concurrency: inFlight, Window: 2 * inFlight},
 	})
 	if err != nil {
 		return speed{}, err
@@ -116,7 +105,7 @@ func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register 
 	c := rt.Consumer("bench.orders", "orders")
 	var splits atomic.Int64
 	register(c, store, &splits)
-	goruntime.GC() // what the filling left
+	goruntime.GC() // what the last one left
 	runCtx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
@@ -126,31 +115,13 @@ func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register 
 	case err := <-ended:
 		return speed{}, err
 	}
-	r := rate(func() int64 { return c.Stats().Effects }, b.n, b.limit)
+	r, err := b.rate(ctx, func() int64 { return c.Stats().Effects })
 	stop()
-	if err := <-ended; err != nil {
+	if err := cmp.Or(<-ended, err); err != nil {
 		return speed{}, err
 	}
 	if s := c.Stats(); s.Retries > 0 || splits.Load() > 0 {
 		return speed{}, fmt.Errorf("%d retries, %d groups were split; want none: %+v", s.Retries, splits.Load(), s)
 	}
 	return r, nil
-}
-
-func (b *inboxBench) fill(ctx context.Context, broker *memory.Broker) error {
-	pub, err := broker.Publisher()
-	if err != nil {
-		return err
-	}
-	ctx = event.ContextWithSource(ctx, "/bench/shop")
-	for i := range b.n {
-		msg, err := event.New(ctx, "posted", posting{i % keys, 1}, event.WithKey(strconv.Itoa(i%keys)))
-		if err == nil {
-			err = pub.Publish("orders", msg)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

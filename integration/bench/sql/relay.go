@@ -18,7 +18,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/event"
-	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/stores/pgxstore"
 )
@@ -30,6 +29,8 @@ type relayOptions struct {
 	Limit  time.Duration // the longest that one round takes, and the length of those without an end
 	Sink   string        // discard, kfake or kafka; none: all
 	Kafka  []string      // a real cluster; none: that sink is left out
+
+	Postmaster int // process id of the server, where it is on this machine; 0: its processor time is not told
 }
 
 // relayResult is one line of the output.
@@ -39,8 +40,13 @@ type relayResult struct {
 	Subject string  `json:"subject"`
 	PerSec  float64 `json:"per_second,omitempty"`
 	Ratio   float64 `json:"ratio,omitempty"` // to the first subject of the same bench and sink
-	P50     float64 `json:"p50_ms,omitempty"`
-	P99     float64 `json:"p99_ms,omitempty"`
+	// For a transaction of insert, as with inbox.
+	CPUMicros    float64 `json:"cpu_us,omitempty"`
+	ServerMicros float64 `json:"server_cpu_us,omitempty"`
+	WALBytes     float64 `json:"wal_bytes,omitempty"`
+
+	P50 float64 `json:"p50_ms,omitempty"`
+	P99 float64 `json:"p99_ms,omitempty"`
 }
 
 // benchRelay runs the benchmark on the Postgres server at url: a relay against what else moves rows to a
@@ -68,13 +74,17 @@ func writeRelay(w io.Writer, results []relayResult, asJSON bool) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "bench\tsink\tsubject\tper second\tratio\tp50 ms\tp99 ms\t")
+	fmt.Fprintln(tw, "bench\tsink\tsubject\tper second\tratio\tcpu us\tserver us\tWAL bytes\tp50 ms\tp99 ms\t")
 	for _, r := range results {
 		if r.Bench == "latency" {
-			fmt.Fprintf(tw, "%s\t%s\t%s\t\t\t%.2f\t%.2f\t\n", r.Bench, r.Sink, r.Subject, r.P50, r.P99)
+			fmt.Fprintf(tw, "%s\t%s\t%s\t\t\t\t\t\t%.2f\t%.2f\t\n", r.Bench, r.Sink, r.Subject, r.P50, r.P99)
 			continue
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s\t%.0f\t%.3f\t\t\t\n", r.Bench, r.Sink, r.Subject, r.PerSec, r.Ratio)
+		costs := "\t\t"
+		if r.Bench == "insert" {
+			costs = fmt.Sprintf("%.1f\t%.1f\t%.0f", r.CPUMicros, r.ServerMicros, r.WALBytes)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%.0f\t%.3f\t%s\t\t\t\n", r.Bench, r.Sink, r.Subject, r.PerSec, r.Ratio, costs)
 	}
 	return tw.Flush()
 }
@@ -199,92 +209,6 @@ func (m *meter) wait(limit time.Duration) (float64, error) {
 		return 0, fmt.Errorf("nothing was published within %v", limit)
 	}
 	return float64(got) / took.Seconds(), nil
-}
-
-// benchInsert compares a transaction of one update with the same and one outbox row, 32 at once: in a
-// transaction of the inbox, where the row goes with the COMMIT, and in one by hand, where it is one more round
-// trip.
-func benchInsert(ctx context.Context, url string, o relayOptions) ([]relayResult, error) {
-	d, err := openDatabase(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	results, err := d.inserts(ctx, o)
-	return results, errors.Join(err, d.close())
-}
-
-func (d *database) inserts(ctx context.Context, o relayOptions) ([]relayResult, error) {
-	if _, err := d.pool.Exec(ctx, "CREATE TABLE account (id integer PRIMARY KEY, balance bigint NOT NULL)"); err != nil {
-		return nil, err
-	}
-	if _, err := d.pool.Exec(ctx, "INSERT INTO account SELECT i, 0 FROM generate_series(0, 9999) i"); err != nil {
-		return nil, err
-	}
-	var id atomic.Int64
-	effect := func(ctx context.Context, tx pgx.Tx, i int, add bool) error {
-		if _, err := tx.Exec(ctx, "UPDATE account SET balance = balance + 1 WHERE id = $1", i*7919%10_000); err != nil || !add {
-			return err
-		}
-		return outbox.Add(ctx, d.store, tx, relayTopic, relayMessage(i))
-	}
-	byHand := func(i int, add bool) error {
-		return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error { return effect(ctx, tx, i, add) })
-	}
-	once := func(i int, add bool) error {
-		_, err := d.store.Once(ctx, inbox.Claim{Consumer: "bench", ID: fmt.Sprint("message-", i)}, func(ctx context.Context, tx pgx.Tx) error {
-			return effect(ctx, tx, i, add)
-		})
-		return err
-	}
-	var results []relayResult
-	for _, kind := range []struct {
-		name string
-		tx   func(i int, add bool) error
-	}{{"inbox and UPDATE", once}, {"UPDATE by hand", byHand}} {
-		subjects := []string{kind.name, kind.name + ", outbox.Add"}
-		samples := make([][]float64, len(subjects))
-		for range o.Rounds {
-			for i := range subjects {
-				tps, err := perSecond(o.Limit, func() error { return kind.tx(int(id.Add(1)), i == 1) })
-				if err != nil {
-					return nil, fmt.Errorf("insert: %s: %w", subjects[i], err)
-				}
-				samples[i] = append(samples[i], tps)
-			}
-		}
-		results = append(results, ratios("insert", "", subjects, samples)...)
-	}
-	return results, nil
-}
-
-// perSecond calls f from 32 goroutines.
-func perSecond(limit time.Duration, f func() error) (float64, error) {
-	const clients = 32
-	var n atomic.Int64
-	var wg sync.WaitGroup
-	errs := make([]error, clients)
-	begin := time.Now()
-	for c := range clients {
-		wg.Go(func() {
-			for time.Since(begin) < limit && errs[c] == nil {
-				errs[c] = f()
-				n.Add(1)
-			}
-		})
-	}
-	wg.Wait()
-	return float64(n.Load()) / time.Since(begin).Seconds(), errors.Join(errs...)
-}
-
-// ratios are the medians, each beside the first subject's.
-func ratios(bench, sink string, subjects []string, samples [][]float64) []relayResult {
-	list := make([]relayResult, len(subjects))
-	for i, s := range samples {
-		slices.Sort(s)
-		list[i] = relayResult{Bench: bench, Sink: sink, Subject: subjects[i], PerSec: s[len(s)/2]}
-		list[i].Ratio = list[i].PerSec / list[0].PerSec
-	}
-	return list
 }
 
 // arrivals tells when each message was published.

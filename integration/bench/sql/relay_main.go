@@ -18,6 +18,7 @@ func relayMain() {
 	flag.DurationVar(&o.Limit, "limit", 4*time.Second, "the longest round")
 	part := flag.String("part", "", "only relay, insert or latency")
 	flag.StringVar(&o.Sink, "sink", "", "only this sink of relay")
+	flag.IntVar(&o.Postmaster, "postmaster", 0, "process id of the server, where it is on this machine: insert tells its processor time as well")
 	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
 	flag.Parse()
 	if seeds := os.Getenv("HEADRACE_KAFKA_SEEDS"); seeds != "" {

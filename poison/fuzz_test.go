@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -19,6 +20,7 @@ import (
 // when it is redriven.
 func FuzzDeadLetter(f *testing.F) {
 	f.Add("u-1", []byte("order-1"), "x", []byte("y"), "a", "b", []byte(`{}`), uint16(0))
+	f.Add("u-1", []byte{0xff, 0}, "x", []byte("y"), "a", "b", []byte("p"), uint16(9999))
 	f.Add("\xff", []byte{0xff, 0}, "", []byte(nil), "", "\r\n", []byte(nil), uint16(1))
 	f.Add("", []byte(nil), "ä", []byte{}, "ce_id", "", []byte{}, uint16(5000))
 	f.Add(strings.Repeat("u", 300), bytes.Repeat([]byte("k"), 300), "\u2028", []byte("<&>"), "x", strings.Repeat("v", 3000), []byte("\xff"), uint16(3))
@@ -38,6 +40,11 @@ func FuzzDeadLetter(f *testing.F) {
 		}, func(c *poison.Config) { c.MaxHeaderBytes = most })
 		if got := headerBytes(dead); got > most {
 			t.Errorf("%d bytes of metadata, want at most %d", got, most)
+		}
+		for k, v := range dead.Metadata {
+			if strings.HasPrefix(k, event.MetaPrefix) && !utf8.ValidString(v) {
+				t.Errorf("%s is %q: a broker may take no header that is no text", k, v)
+			}
 		}
 		if r.UUID != uuid || !same(r.Payload, payload) || !same(r.Key, key) || !maps.Equal(r.Metadata, map[string]string(sent.Metadata)) ||
 			!reflect.DeepEqual(r.Headers, from.Headers) {

@@ -148,6 +148,19 @@ func (c RetryConfig) Budget() time.Duration {
 	return time.Duration(sum)
 }
 
+// Delays is the longest that messages can be kept outside of their lanes, in all, where delays beyond maxHold are.
+func (c RetryConfig) Delays(maxHold time.Duration) time.Duration {
+	c = c.withDefaults()
+	if maxHold <= 0 || c.MaxRetryAfter <= maxHold {
+		return 0
+	}
+	n := time.Duration(c.MaxAttempts - 1)
+	if n > math.MaxInt64/2/c.MaxRetryAfter {
+		return math.MaxInt64 / 2
+	}
+	return n * c.MaxRetryAfter
+}
+
 func (c RetryConfig) withDefaults() RetryConfig {
 	c.MaxAttempts = or(c.MaxAttempts, 5)
 	c.InitialDelay = or(c.InitialDelay, min(100*time.Millisecond, or(c.MaxDelay, time.Hour)))

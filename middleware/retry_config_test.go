@@ -71,6 +71,25 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+func TestDelaysOutsideOfTheLane(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		config  middleware.RetryConfig
+		maxHold time.Duration
+		want    time.Duration
+	}{
+		{"default", middleware.RetryConfig{}, time.Minute, 20 * time.Minute},
+		{"all are held", middleware.RetryConfig{}, 5 * time.Minute, 0},
+		{"off", middleware.RetryConfig{MaxRetryAfter: time.Hour}, -1, 0},
+		{"long ones", middleware.RetryConfig{MaxAttempts: 3, MaxRetryAfter: time.Hour}, time.Minute, 2 * time.Hour},
+		{"more than a number holds", middleware.RetryConfig{MaxAttempts: 1 << 40, MaxRetryAfter: time.Hour}, time.Minute, math.MaxInt64 / 2},
+	} {
+		if got := tc.config.Delays(tc.maxHold); got != tc.want {
+			t.Errorf("%s: got %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
 // Whatever the errors are, the delays stay within the budget.
 func TestDelaysStayWithinTheBudget(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

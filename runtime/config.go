@@ -84,8 +84,17 @@ type Policy struct {
 	Breaker middleware.BreakerConfig
 
 	// MaxHold is the longest delay that an error may ask for (classify.RetryAfter) and that is waited for with
-	// the key held. After a longer one the broker delivers the message again, where it can delay a single
-	// message, and those that follow in its key overtake it. Default 1 min; Off: the key is always held.
+	// the key held. A longer one, up to Retry.MaxRetryAfter, is kept
+	//
+	//   - where the consumer parks (ConsumerConfig.Park), by its key, which is parked until then: order is kept;
+	//   - else by the broker, if it can delay a single message (brokers.Delivery.Delay);
+	//   - else by the outbox of the first relay of this runtime (Runtime.Relay) whose source takes messages by
+	//     themselves, as those of stores/* do: the message comes back by the consumer's redrive topic;
+	//   - else, or with Redrive off, nowhere: the key is held, as far as Retry and the broker's patience allow.
+	//
+	// Kept by the broker or the outbox, it is overtaken by later messages of its key; after
+	// classify.RetryAfterInOrder the key is held instead. Attempts count over all of it, see Retry.MaxAttempts. Default
+	// 1 min; Off: the key is always held.
 	MaxHold time.Duration
 
 	// Timeout limits one run of a handler; with HandleTx it starts after BEGIN. Its context ends then;

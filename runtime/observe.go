@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -150,9 +151,10 @@ func (r *Runtime) horizon(db inbox.Database) (oldest inbox.Horizon) {
 
 // horizon is the oldest redelivery that the consumer can have.
 func (c *Consumer) horizon(caps brokers.Capabilities) inbox.Horizon {
+	retry, delays := c.config.Retry.Budget(), c.config.Retry.Delays(c.config.MaxHold)
 	return inbox.Horizon{
 		Broker:      caps.Retention,
-		Retry:       c.config.Retry.Budget(),
+		Retry:       retry + min(delays, math.MaxInt64-retry),
 		DeadLetters: c.runtime.config.DeadLetterRetention,
 	}
 }

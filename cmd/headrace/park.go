@@ -20,6 +20,7 @@ type parkedKey struct {
 	State     string    `json:"state"`
 	Messages  int       `json:"messages"`
 	ParkedAt  time.Time `json:"parked_at"`
+	Until     time.Time `json:"delayed_until,omitzero"`
 	Failures  int       `json:"failures"`
 	ErrorType string    `json:"error_type"`
 	Error     string    `json:"error"`
@@ -73,7 +74,7 @@ func (a *app) showKeys(keys []parking.Key) error {
 	if a.isJSON() {
 		views := make([]parkedKey, len(keys))
 		for i, k := range keys {
-			views[i] = parkedKey{k.Consumer, k.Name, string(k.State), k.Messages, k.ParkedAt.UTC(), k.Failures, k.LastErrorType, k.LastError}
+			views[i] = parkedKey{k.Consumer, k.Name, string(k.State), k.Messages, k.ParkedAt.UTC(), k.DelayedUntil, k.Failures, k.LastErrorType, k.LastError}
 		}
 		if err := a.writeJSON(views); err != nil {
 			return err
@@ -88,10 +89,18 @@ func (a *app) showKeys(keys []parking.Key) error {
 	return a.table("KEY\tSTATE\tMESSAGES\tPARKED\tFAILURES\tERROR", len(keys), func(i int) []string {
 		k := &keys[i]
 		return []string{
-			k.Name, string(k.State), fmt.Sprint(k.Messages), timeText(k.ParkedAt), fmt.Sprint(k.Failures),
+			k.Name, stateText(k), fmt.Sprint(k.Messages), timeText(k.ParkedAt), fmt.Sprint(k.Failures),
 			k.LastErrorType + ": " + oneLine(k.LastError),
 		}
 	})
+}
+
+// stateText is a key's state; a delayed one is released, but not yet.
+func stateText(k *parking.Key) string {
+	if k.DelayedUntil.IsZero() {
+		return string(k.State)
+	}
+	return "delayed until " + timeText(k.DelayedUntil)
 }
 
 func (a *app) showMessages(messages []parking.Message) error {

@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/flight"
 	"github.com/headrace-go/headrace/internal/testconsumer"
+	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/parking"
 	"github.com/headrace-go/headrace/poison"
@@ -35,6 +38,7 @@ func TestRunbook(t *testing.T) {
 	s.die(14, `{"order_id":"14","cents":4990}`, classify.VerdictPoison, "test", "order 14: a test order")
 	s.parked("order-20", 2)
 	s.parked("order-21", 2)
+	s.delayed("order-22")
 	s.deadRow()
 	c := testconsumer.Start(t, s.broker, s.store, "billing.orders", "orders", "effects")
 	await(t, "the live messages", func() bool { return len(c.Effects(t)) == 14 })
@@ -102,11 +106,7 @@ func (s *site) parked(key string, n int) {
 	}
 	for i := range n {
 		id := key + "-" + string(rune('a'+i))
-		m := message.NewMessage(id, []byte("{}"))
-		m.Metadata = message.Metadata{"ce_specversion": "1.0", "ce_id": id, "ce_source": "/shop", "ce_type": "order.placed", "ce_partitionkey": key}
-		m.SetContext(brokers.WithDelivery(context.Background(), &brokers.Delivery{Topic: "orders", Partition: 0, Offset: int64(100 + i), Key: []byte(key)}))
-		f := flight.Ensure(m)
-		f.Consumer, f.Topic, f.Key, f.ID = "billing.orders", "orders", key, "ce:/shop "+id
+		m, f := arrival(key, id, int64(100+i))
 		if i == 0 {
 			if err := store.Park(m.Context(), poison.Record{
 				ID: "dead-" + id, Version: 1, Consumer: "billing.orders", Topic: "orders", Key: []byte(key), UUID: id, Payload: m.Payload, Metadata: m.Metadata,
@@ -121,6 +121,33 @@ func (s *site) parked(key string, n int) {
 			s.t.Fatal(err)
 		}
 	}
+}
+
+// delayed parks a key whose message asked to be handled in an hour.
+func (s *site) delayed(key string) {
+	s.t.Helper()
+	store, err := parking.Wrap[*sql.Tx](s.store, "billing.orders", parking.Policy{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	m, _ := arrival(key, key+"-a", 110)
+	asked := &middleware.DelayedError{
+		After: time.Hour, ErrorType: "http.503", Attempts: 1, FirstFailure: failedAt, LastFailure: failedAt, Err: errors.New("the carrier is away"),
+	}
+	record, _ := poison.Delayed(m.Context(), asked)
+	if kept, err := store.Delay(m.Context(), record, asked.After); err != nil || !kept {
+		s.t.Fatalf("Delay: %t, %v; want true", kept, err)
+	}
+}
+
+// arrival is a message as it comes to the consumer.
+func arrival(key, id string, offset int64) (*message.Message, *flight.Flight) {
+	m := message.NewMessage(id, []byte("{}"))
+	m.Metadata = message.Metadata{"ce_specversion": "1.0", "ce_id": id, "ce_source": "/shop", "ce_type": "order.placed", "ce_partitionkey": key}
+	m.SetContext(brokers.WithDelivery(context.Background(), &brokers.Delivery{Topic: "orders", Partition: 0, Offset: offset, Key: []byte(key)}))
+	f := flight.Ensure(m)
+	f.Consumer, f.Topic, f.Key, f.ID = "billing.orders", "orders", key, "ce:/shop "+id
+	return m, f
 }
 
 // deadRow leaves a row in the outbox that was given up.

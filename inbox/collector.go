@@ -323,7 +323,7 @@ func (w *worker[Tx, V]) run() {
 	}
 	err := errEnded
 	defer func() {
-		if recover() != nil { // a mapped store's function; it panics again where each runs alone
+		if recover() != nil { // the store has rolled back; what panics again alone does so in its own goroutine
 			err = errEnded
 		}
 		w.settle(err)
@@ -405,22 +405,11 @@ func (w *worker[Tx, V]) handle(ctx context.Context, tx Tx, isNew []bool) error {
 				own = &memberContext{Context: m.ctx, group: ctx}
 			}
 		}
-		return attempt(own, tx, f)
-	})
-}
-
-// attempt runs f. A panic ends here: the group is rolled back, and when the handler panics again, alone, the panic
-// goes its way.
-func attempt[Tx any](ctx context.Context, tx Tx, f func(context.Context, Tx) error) (err error) {
-	defer func() {
-		if recover() != nil {
-			err = errEnded
+		if err := f(own, tx); err != nil {
+			return err
 		}
-	}()
-	if err = f(ctx, tx); err == nil {
-		err = ctx.Err()
-	}
-	return err
+		return own.Err()
+	})
 }
 
 // startAll makes all members stay: a handler has their events.

@@ -199,6 +199,24 @@ func TestI7FailureRollsBackTheGroupAndEachRunsAlone(t *testing.T) {
 	}
 }
 
+// A store's panic in a group, or that of the function of a mapped one, was in no message's goroutine and ended the process.
+func TestPanicOfTheStoreInAGroupHasEachRunAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{Store: testonly.New(), claim: func(context.Context, []string) error { panic("no transaction") }}
+		var reason error
+		store := inbox.Grouped[*testonly.Tx](w, inbox.GroupConfig{OnSplit: func(_ context.Context, _ int, err error) { reason = err }})
+		got := together(t, store, []string{"a", "b"}, effect(t))
+		for id, o := range got {
+			if !o.done || o.err != nil || w.Get(id) != "x" {
+				t.Errorf("%s: %t, %v, effect %q; want true and one effect", id, o.done, o.err, w.Get(id))
+			}
+		}
+		if reason == nil || len(w.groups) != 1 || len(got) != 2 {
+			t.Errorf("reason %v, groups %q, %d messages; want a reason, one group and both", reason, w.groups, len(got))
+		}
+	})
+}
+
 // recovering keeps a panic from the test.
 type recovering struct {
 	inbox.Store[*testonly.Tx]

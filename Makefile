@@ -52,7 +52,9 @@ test-cluster: ## restart each of three Kafka brokers in turn under load (2 GB, m
 		rc=$$?; integration/servers stop kafka3a kafka3b kafka3c; exit $$rc
 
 failures: ## 60 s without a database, 1,000 poison messages among 100,000, a killer among 1,024 (many minutes; CI runs small sizes)
-	@eval "$$(integration/servers env kafka postgres)" && $(GO) test -v -count=1 -timeout 60m ./integration/failures -full
+	integration/servers start kafka postgres
+	@addresses="$$(integration/servers env kafka postgres)" && eval "$$addresses" && \
+		CI=true $(GO) test -v -count=1 -timeout 60m ./integration/failures -full
 
 crash: ## Postgres: kill everything while 200,000 events go through (10 min, own server; as root the disk fills up too); SEED=n for the plan of another run
 	@$(GO) run ./integration/crash/full $(if $(SEED),-seed $(SEED)) $(if $(EVENTS),-events $(EVENTS))

@@ -9,8 +9,7 @@
 //	consumers   the full runtime, HandleTx on pgxstore, each second one with group transactions
 //
 // Every role has several processes, each a copy of the program that calls [Run]. A dead
-// letter counts as broken. The settings of the runtime are its defaults, but for short leases, and for retries that
-// outlast an outage in which a part of the transactions succeeds, as on a full disk.
+// letter counts as broken. The settings of the runtime are its defaults, but for short leases.
 //
 // One seed draws the order of all actions and their choices. The interleaving of the processes is the machine's, so a
 // seed repeats the plan of a run and not the run.

@@ -19,7 +19,6 @@ import (
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/integration/history"
-	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/runtime"
 	"github.com/headrace-go/headrace/stores/pgxstore"
@@ -168,9 +167,6 @@ func (c *child) consume(ctx context.Context) (err error) {
 		Service: "crash", Broker: broker, DrainTimeout: 20 * time.Second, Logger: slog.Default(),
 		Policy: runtime.Policy{
 			Middleware: []message.HandlerMiddleware{c.attempts(log)},
-			// A full disk refuses some transactions while others still find room: to the breaker, messages that
-			// fail beside others that do not. So the retries have to outlast the outage.
-			Retry: middleware.RetryConfig{MaxAttempts: 1000, MaxDelay: time.Second, MaxElapsed: middleware.NoLimit},
 		},
 	})
 	if err != nil {

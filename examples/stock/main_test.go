@@ -34,7 +34,7 @@ func TestStockAdapterConsumesWhatOursPublished(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- run(ctx, func(_ context.Context, e OrderPlaced) error {
+		ended <- run(ctx, openBroker, func(_ context.Context, e OrderPlaced) error {
 			if runs.Add(1) == 1 {
 				return errors.New("not yet")
 			}
@@ -97,7 +97,7 @@ func TestUndecodableRecordIsDeadLetteredAndTheKeyGoesOn(t *testing.T) {
 	defer stop()
 	got, ended := make(chan string, 1), make(chan error, 1)
 	go func() {
-		ended <- run(ctx, func(_ context.Context, e OrderPlaced) error { got <- e.OrderID; return nil })
+		ended <- run(ctx, openBroker, func(_ context.Context, e OrderPlaced) error { got <- e.OrderID; return nil })
 	}()
 	select {
 	case id := <-got:

@@ -21,7 +21,8 @@ import (
 // that of any two at least one hears the other, and in the end the greater one hears the lower one.
 const (
 	presencePrefix = "_HEADRACE.alive."
-	presenceWait   = 500 * time.Millisecond // for an answer
+	presenceWait   = 500 * time.Millisecond // for an answer, beside the way to the server
+	roundTripWait  = 10 * time.Second       // for the server
 	stateStarting  = "starting"
 )
 
@@ -34,18 +35,35 @@ const (
 	companyRunning          // somebody who runs, or nobody can tell
 )
 
-// ask finds out which other members there are.
-func ask(ctx context.Context, conn *nats.Conn, subject string) company {
-	ctx, cancel := context.WithTimeout(ctx, presenceWait)
-	defer cancel()
-	answer, err := conn.RequestWithContext(ctx, subject, nil)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return companyNone
-	case err == nil && string(answer.Data) == stateStarting:
-		return companyStarting
+// ask finds out which other members there are. A network that is slow, or lets nothing pass for a while, must not be taken for a member that does
+// not answer: then what a dead one held would come after newer messages. So the server's own answer is waited for first, and
+// with the time that it took the members'. If there is none the network may have failed in between, and it asks once more.
+func ask(ctx context.Context, conn *nats.Conn, subject string) (company, error) {
+	for range 2 {
+		began := time.Now()
+		if err := roundTrip(ctx, conn); err != nil {
+			return 0, err
+		}
+		wait, cancel := context.WithTimeout(ctx, presenceWait+4*time.Since(began))
+		answer, err := conn.RequestWithContext(wait, subject, nil)
+		cancel()
+		switch {
+		case errors.Is(err, nats.ErrNoResponders):
+			return companyNone, nil
+		case err == nil && string(answer.Data) == stateStarting:
+			return companyStarting, nil
+		case err == nil:
+			return companyRunning, nil
+		}
 	}
-	return companyRunning
+	return companyRunning, nil
+}
+
+// roundTrip waits until the server has taken all that was sent.
+func roundTrip(ctx context.Context, conn *nats.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTripWait)
+	defer cancel()
+	return conn.FlushWithContext(ctx)
 }
 
 // presence makes a member known.

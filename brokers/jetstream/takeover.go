@@ -57,7 +57,9 @@ func (s *start) run(ctx context.Context) error {
 		began := time.Now()
 		others := companyRunning // does not matter
 		if info.NumAckPending > 0 {
-			others = ask(ctx, s.conn, subject)
+			if others, err = ask(ctx, s.conn, subject); err != nil {
+				return err
+			}
 		}
 		late := began.After(giveUp)
 		switch {

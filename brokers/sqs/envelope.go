@@ -22,8 +22,8 @@ func unwrap(body string) (n notification, ok bool) {
 	if !strings.HasPrefix(strings.TrimLeft(body, " \t\r\n"), "{") || !strings.Contains(body, `"Notification"`) {
 		return n, false
 	}
-	if err := json.Unmarshal([]byte(body), &n); err != nil {
-		return n, false //nolint:nilerr // what cannot be read is no notification, which the caller may allow
+	if json.Unmarshal([]byte(body), &n) != nil {
+		return n, false
 	}
 	return n, n.Type == "Notification" && n.MessageID != "" && n.TopicARN != "" && n.Message != nil
 }

@@ -285,6 +285,24 @@ func TestLostDeliveryEndsItsContextAndSettlesNothing(t *testing.T) {
 	}
 }
 
+// The message is not in the queue any more. The handler knows as soon as a heartbeat says so, not when the visibility ends.
+func TestDeliveryOfAMessageThatIsGoneEndsWithTheNextHeartbeat(t *testing.T) {
+	const visibility = 12 * time.Second // the heartbeat comes after 6 s to 8 s
+	c := client(t)
+	b, topic := open(t, sqs.Config{Client: c, Visibility: visibility}), rand.Text()
+	publish(t, b, topic, "k", 1)
+	_, in := subscribe(t, b, topic, 1)
+	m, limit := next(t, in), time.After(visibility-time.Second)
+	if _, err := c.PurgeQueue(t.Context(), &sdk.PurgeQueueInput{QueueUrl: queueURL(t, c, topic, false)}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-m.Context().Done():
+	case <-limit:
+		t.Error("the context goes on after the heartbeat")
+	}
+}
+
 // A message comes again to the same subscription while its earlier delivery is held: two handlers ran it at once.
 func TestMessageThatIsReceivedAgainEndsTheEarlierDelivery(t *testing.T) {
 	var line tap

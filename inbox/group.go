@@ -70,8 +70,8 @@ type GroupStore[Tx any] interface {
 }
 
 // Grouped returns store with group transactions: messages that are ready at the same moment share one
-// transaction, one claim statement and one COMMIT. Their handlers run one after another in it, each with its
-// own context. It is for handlers of the plain HandleTx:
+// transaction, one claim statement and one COMMIT. Their handlers run one after another in it, in one
+// goroutine, each with its own context. It is for handlers of the plain HandleTx:
 //
 //	runtime.HandleTx(orders, "order.placed", inbox.Grouped(store, inbox.GroupConfig{}), place)
 //
@@ -85,7 +85,8 @@ type GroupStore[Tx any] interface {
 //
 // Handlers that share a Grouped store share its groups: make one, and give it to all of them. Its
 // MaxConcurrency is that of messages: (Parallel + 1) x Max, so that a group fills while others run; let the
-// consumer's Concurrency be as large. Advance and the outbox take the transaction as ever.
+// consumer's Concurrency be as large, and give the same consumer no plain handler of the store, whose limit would
+// hold for both. Advance and the outbox take the transaction as ever.
 //
 // It panics on a bad config and on a store that is no [GroupStore].
 func Grouped[Tx any](store Store[Tx], config GroupConfig) Store[Tx] {

@@ -141,9 +141,9 @@ func TestDelayWithoutAServerLosesNothing(t *testing.T) {
 	_, in := subscribe(t, b, "c", topic, 1)
 	publish(t, b, topic, numbered(0, 1)...)
 	m := next(t, in)
-	p.cut(true)
+	p.Down()
 	delivery(t, m).Delay(50 * time.Millisecond)
-	p.cut(false)
+	p.Up()
 	m = next(t, in)
 	if d := delivery(t, m); string(m.Payload) != "0" || d.Count != 2 {
 		t.Errorf("got %q, delivery %d; want 0, the second", m.Payload, d.Count)

@@ -1,12 +1,9 @@
 package amqp_test
 
 import (
-	"io"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -138,88 +135,14 @@ func quiet(t testing.TB, in <-chan *message.Message) {
 	}
 }
 
-// proxy is a TCP proxy in this process whose connections can be cut.
-type proxy struct {
-	listener net.Listener
-	target   string
-	ended    sync.WaitGroup
-
-	mu    sync.Mutex
-	down  bool
-	conns map[net.Conn]bool
-}
-
-// newProxy passes connections on to the real server until its test ends. It returns the URL by which it is reached.
-func newProxy(t testing.TB) (*proxy, string) {
+// newProxy returns a proxy to the real server, and the URL by which the server is reached through it.
+func newProxy(t testing.TB) (*testserver.Proxy, string) {
 	t.Helper()
 	u, err := url.Parse(testserver.AMQP(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{listener: l, target: u.Host, conns: map[net.Conn]bool{}}
-	p.ended.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return // closed
-			}
-			p.ended.Go(func() { p.pass(in) })
-		}
-	})
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Errorf("close the proxy: %v", err)
-		}
-		p.cut(true)
-		p.ended.Wait()
-	})
-	u.Host = l.Addr().String()
+	p := testserver.NewProxy(t, u.Host)
+	u.Host = p.Addr()
 	return p, u.String()
-}
-
-// pass copies both ways until one side ends or the proxy is cut.
-func (p *proxy) pass(in net.Conn) {
-	defer in.Close()
-	out, err := net.Dial("tcp", p.target)
-	if err != nil {
-		return
-	}
-	defer out.Close()
-	p.mu.Lock()
-	if p.down {
-		p.mu.Unlock()
-		return
-	}
-	p.conns[in], p.conns[out] = true, true
-	p.mu.Unlock()
-	var both sync.WaitGroup
-	for _, way := range [][2]net.Conn{{in, out}, {out, in}} {
-		both.Go(func() {
-			_, _ = io.Copy(way[0], way[1]) // the end of either ends both
-			_ = in.Close()
-			_ = out.Close()
-		})
-	}
-	both.Wait()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.conns, in)
-	delete(p.conns, out)
-}
-
-// cut resets all connections; down: and lets no other through.
-func (p *proxy) cut(down bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.down = down
-	for c := range p.conns {
-		if tcp, ok := c.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // a reset, as when a process is killed
-		}
-		_ = c.Close()
-	}
 }

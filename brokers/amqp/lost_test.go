@@ -26,7 +26,7 @@ func TestLostConnectionGivesBackAndMakesNoPhantom(t *testing.T) {
 	_, in := subscribe(t, b, "c", topic, 4)
 	publish(t, shared, topic, numbered(0, 8)...)
 	old := take(t, in, 4)
-	p.cut(false)
+	p.Cut()
 	for _, m := range old {
 		select {
 		case <-m.Context().Done():
@@ -97,7 +97,7 @@ func TestNothingIsLostThroughCutConnections(t *testing.T) {
 			t.Fatalf("got %d of %d", len(seen), n)
 		}
 		if cut <= cuts && len(seen) == cut*n/(cuts+1) {
-			p.cut(false)
+			p.Cut()
 			cut++
 		}
 	}
@@ -109,7 +109,7 @@ func TestPublishWaitsForTheServer(t *testing.T) {
 	topic := rand.Text()
 	_, in := subscribe(t, open(t, amqp.Config{}), "c", topic, 4)
 	publish(t, b, topic, numbered(0, 1)...)
-	p.cut(true)
+	p.Down()
 	pub := publisher(t, b)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -125,7 +125,7 @@ func TestPublishWaitsForTheServer(t *testing.T) {
 		t.Fatalf("Publish without a server returned: %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
-	p.cut(false)
+	p.Up()
 	if err := <-done; err != nil {
 		t.Errorf("Publish, with a server after some time: %v", err)
 	}
@@ -196,7 +196,7 @@ func TestDeletedQueueIsMadeAgain(t *testing.T) {
 
 func TestClosedBrokerEndsAWaitingPublish(t *testing.T) {
 	p, url := newProxy(t)
-	p.cut(true)
+	p.Down()
 	b := open(t, amqp.Config{URLs: []string{url}, PublishTimeout: 300 * time.Millisecond})
 	pub := publisher(t, b)
 	done := make(chan error, 1)

@@ -109,7 +109,7 @@ func TestNextMemberGoesOnInOrder(t *testing.T) {
 	held[2].Ack()
 	delivery(t, held[2]).Settled()
 	held = append(held, take(t, in, 1)...) // so the ack has arrived
-	p.cut(true)
+	p.Down()
 	want := slices.DeleteFunc(texts(0, 20), func(s string) bool { return s == "2" })
 	if got := ack(t, next, 19); !slices.Equal(got, want) {
 		t.Errorf("the next member got %q, want %q", got, want)

@@ -309,11 +309,15 @@ func TestMessageThatIsReceivedAgainEndsTheEarlierDelivery(t *testing.T) {
 	b, topic := open(t, sqs.Config{Client: client(t, line.through)}), rand.Text()
 	publish(t, b, topic, "k", 1)
 	_, in := subscribe(t, b, topic, 2)
-	line.set(func(action string, _ map[string]any, forward func() (*http.Response, error)) (*http.Response, error) {
-		if action == "ChangeMessageVisibilityBatch" {
-			return respond(map[string]any{}) // says nothing of the entries, for ever
+	line.set(func(action string, request map[string]any, forward func() (*http.Response, error)) (*http.Response, error) {
+		if action != "ChangeMessageVisibilityBatch" {
+			return forward()
 		}
-		return forward()
+		var prolonged []any // nothing is, but the answer says so
+		for _, e := range request["Entries"].([]any) {
+			prolonged = append(prolonged, map[string]any{"Id": e.(map[string]any)["Id"]})
+		}
+		return respond(map[string]any{"Successful": prolonged})
 	})
 	first := next(t, in)
 	again := next(t, in)
@@ -459,14 +463,11 @@ func TestDeletedQueueIsMadeAgain(t *testing.T) {
 	if _, err := c.DeleteQueue(t.Context(), &sdk.DeleteQueueInput{QueueUrl: queueURL(t, c, topic, false)}); err != nil {
 		t.Fatal(err)
 	}
-	pub, err := b.Publisher()
-	if err != nil {
-		t.Fatal(err)
-	}
 	eventually(t, func() (bool, string) {
-		err := pub.Publish(topic, message.NewMessage("id", []byte("after")))
+		_, err := c.GetQueueUrl(t.Context(), &sdk.GetQueueUrlInput{QueueName: aws.String(topic)})
 		return err == nil, fmt.Sprint(err)
 	})
+	publishAll(t, b, topic, message.NewMessage("id", []byte("after")))
 	mustBe(t, "message", payloads(t, in, 1)[0], "after")
 }
 

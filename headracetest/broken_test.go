@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -312,5 +313,138 @@ func TestWithoutAnEffectNothingElseIsChecked(t *testing.T) {
 	v := judge(t, brokenShops[0].make(t).spec)
 	if len(v.parts) != 1 || !strings.Contains(v.whole.told(), "not checked: the other guarantees") {
 		t.Errorf("%d guarantees were tried, want 1; told: %s", len(v.parts), v.whole.told())
+	}
+}
+
+// What else can be wrong within a guarantee, and its words.
+func TestMoreMistakesAreTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		make  func(t testing.TB) *shop
+		tells headracetest.Guarantee
+		words string
+	}{
+		"an event is dead-lettered": {
+			func(t testing.TB) *shop {
+				return newShop(t, func(p process) {
+					p.handle(func(context.Context, *sql.Tx, Order) error { return classify.Permanent(errNegative) })
+				})
+			},
+			headracetest.GuaranteeEffect, "the event was dead-lettered: cents is negative",
+		},
+		"an event is dropped": {
+			func(t testing.TB) *shop {
+				return newShop(t, func(p process) {
+					p.handle(func(context.Context, *sql.Tx, Order) error { return classify.Drop(errNegative) })
+				})
+			},
+			headracetest.GuaranteeEffect, "the event was dropped: cents is negative",
+		},
+		"a duplicate is taken for a mistake": {
+			func(t testing.TB) *shop {
+				return newShop(t, func(p process) {
+					runtime.Handle(p.orders, "order.placed", func(ctx context.Context, o Order) error {
+						_, err := p.store.DB().ExecContext(ctx, `INSERT INTO orders VALUES (?, ?, ?, 1)`, o.ID, o.Version, o.Cents)
+						return err
+					})
+				}).plain()
+			},
+			headracetest.GuaranteeOnce, "the second delivery was dead-lettered: constraint failed",
+		},
+		"a retry finds its own mark": {
+			func(t testing.TB) *shop {
+				return newShop(t, func(p process) {
+					var seen sync.Map
+					p.handle(func(ctx context.Context, tx *sql.Tx, o Order) error {
+						if _, again := seen.LoadOrStore(event.MessageID(ctx), true); again {
+							return nil
+						}
+						return p.place(ctx, tx, o)
+					})
+				})
+			},
+			headracetest.GuaranteeRetry, "the first attempt failed, and the second did nothing: the effect is lost",
+		},
+		"what is refused was written before": {
+			func(t testing.TB) *shop {
+				return newShop(t, func(p process) {
+					runtime.Handle(p.orders, "order.placed", func(ctx context.Context, o Order) error {
+						cents := o.Cents
+						o.Cents = max(cents, 1)
+						if err := saveNewer(ctx, p.store.DB(), o); err != nil || cents > 0 {
+							return err
+						}
+						return classify.Permanent(errNegative)
+					})
+				}).plain()
+			},
+			headracetest.GuaranteePoison, "the message that was refused changed the state from",
+		},
+		"after a refusal nothing works": {
+			func(t testing.TB) *shop {
+				return newShop(t, func(p process) {
+					var stuck atomic.Bool
+					p.handle(func(ctx context.Context, tx *sql.Tx, o Order) error {
+						if stuck.Load() {
+							return nil
+						}
+						stuck.Store(o.Cents < 0)
+						return p.place(ctx, tx, o)
+					})
+				})
+			},
+			headracetest.GuaranteePoison, "the next event did nothing: its state stayed",
+		},
+		"an older form is passed over": {
+			func(t testing.TB) *shop {
+				return newShop(t, func(p process) {
+					p.handle(func(ctx context.Context, tx *sql.Tx, o Order) error {
+						if e, _ := event.FromContext(ctx); e.SchemaVersion < 2 {
+							return nil
+						}
+						return p.place(ctx, tx, o)
+					})
+				})
+			},
+			headracetest.GuaranteeOldSchema, "the older form 1 did nothing: the state stayed",
+		},
+		"the effect is elsewhere": {
+			func(t testing.TB) *shop {
+				var elsewhere sync.Map
+				s := newShop(t, func(p process) {
+					p.handle(func(ctx context.Context, tx *sql.Tx, o Order) error {
+						elsewhere.Store(o.ID, true)
+						return p.publish(ctx, tx, o)
+					})
+				})
+				s.spec.State = func(_ context.Context, key string) (string, error) {
+					_, there := elsewhere.Load(key)
+					return fmt.Sprint(there), nil
+				}
+				return s
+			},
+			headracetest.GuaranteeRollback, `the transaction was rolled back, and the state changed from "false" to "true"`,
+		},
+		"an event has no envelope": {
+			func(t testing.TB) *shop {
+				s := newShop(t, func(p process) {
+					p.handle(func(ctx context.Context, tx *sql.Tx, o Order) error {
+						if err := save(ctx, tx, o, 1); err != nil {
+							return err
+						}
+						bad := message.NewMessage(o.ID, []byte("{}"))
+						bad.Metadata.Set(event.MetaType, "order.billed")
+						return p.add(ctx, tx, bad)
+					})
+				})
+				return s
+			},
+			headracetest.GuaranteeSchema, "has no valid envelope",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if text := judge(t, c.make(t).spec, c.tells).parts[c.tells].told(); !strings.Contains(text, c.words) {
+				t.Errorf("told %q, want %q", text, c.words)
+			}
+		})
 	}
 }

@@ -21,7 +21,10 @@ func Consumer(t *testing.T, spec Spec) {
 	t.Helper()
 	consumer(t, spec, func(name string, f func(testing.TB)) {
 		t.Helper()
-		t.Run(name, func(t *testing.T) { f(t) })
+		t.Run(name, func(t *testing.T) {
+			t.Helper() // what fails is said of the line that called Consumer
+			f(t)
+		})
 	})
 }
 
@@ -34,6 +37,7 @@ func consumer(t testing.TB, spec Spec, subtest func(name string, f func(testing.
 	ref := new(reference)
 	for _, c := range checks {
 		subtest(string(c.guarantee), func(t testing.TB) {
+			t.Helper()
 			(&judge{TB: t, spec: &spec, guarantee: c.guarantee, ref: ref}).judge(c)
 		})
 		if ref.failed {
@@ -55,7 +59,7 @@ var checks = []check{
 	{GuaranteeEffect, nil, (*judge).effect},
 	{GuaranteeOnce, nil, (*judge).once},
 	{GuaranteeTogether, nil, (*judge).together},
-	{GuaranteeVersion, func(s *Spec) string { return lacks(!s.Versioned, "Spec.Versioned is false") }, (*judge).version},
+	{GuaranteeVersion, lacksVersions, (*judge).version},
 	{GuaranteeKillBefore, nil, (*judge).killBefore},
 	{GuaranteeKillAfter, nil, (*judge).killAfter},
 	{GuaranteeRetry, nil, (*judge).retry},
@@ -72,6 +76,13 @@ func lacks(missing bool, what string) string {
 		return what
 	}
 	return ""
+}
+
+func lacksVersions(s *Spec) string {
+	if s.Versioned {
+		return lacks(s.State == nil, "Spec.State is nil")
+	}
+	return "Spec.Versioned is false"
 }
 
 func lacksPublishes(s *Spec) string { return lacks(len(s.Publishes) == 0, "Spec.Publishes is empty") }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -107,7 +108,7 @@ func TestConsumerOfAPublishingHandler(t *testing.T) {
 	headracetest.Consumer(t, spec)
 
 	delete(spec.Waive, headracetest.GuaranteeRollback)
-	v := judge(t, spec)
+	v := judge(t, spec, headracetest.GuaranteeRollback)
 	if got := v.broken(); !slices.Equal(got, []headracetest.Guarantee{headracetest.GuaranteeRollback}) ||
 		!strings.Contains(v.parts[got[0]].told(), "the handler has no transaction (runtime.HandleTx) that could be rolled back") {
 		t.Errorf("broken are %q, want the rollback that cannot be checked", got)
@@ -123,7 +124,7 @@ func TestRandomIdsOfOutputsAreTold(t *testing.T) {
 		})
 	})
 	s.spec.State, s.spec.Strict, s.spec.Outbox = nil, false, nil
-	v := judge(t, s.spec)
+	v := judge(t, s.spec, headracetest.GuaranteeOnce)
 	if text := v.parts[headracetest.GuaranteeOnce].told(); !strings.Contains(text, "the second delivery published order.billed, under new ids") {
 		t.Errorf("told %q", text)
 	}
@@ -163,15 +164,12 @@ func TestNotCheckedIsSaid(t *testing.T) {
 	}
 	for _, strict := range []bool{false, true} {
 		s.spec.Strict = strict
-		v := judge(t, s.spec)
+		v := judge(t, s.spec, slices.Collect(maps.Keys(fields))...)
 		for g, field := range fields {
 			p := v.parts[g]
 			if want := fmt.Sprintf("not checked: %s: %s", g, field); p.Failed() != strict || !strings.Contains(p.told(), want) {
 				t.Errorf("Strict %t, %s: failed %t, told %q, want %q", strict, g, p.Failed(), p.told(), want)
 			}
-		}
-		if got := len(v.broken()); !strict && got > 0 || strict && got != len(fields) {
-			t.Errorf("Strict %t: %d failed", strict, got)
 		}
 	}
 }
@@ -358,10 +356,7 @@ func TestBadAnswersOfASpecAreTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newShop(t, func(p process) { p.handle(p.place) })
 			c.change(&s.spec)
-			v := judge(t, s.spec)
-			if got := v.broken(); !slices.Equal(got, []headracetest.Guarantee{c.in}) {
-				t.Fatalf("failed are %q, want %q", got, c.in)
-			}
+			v := judge(t, s.spec, c.in)
 			if text := v.parts[c.in].told(); !strings.Contains(text, c.want) {
 				t.Errorf("told %q, want %q", text, c.want)
 			}
@@ -376,7 +371,7 @@ func TestSchemasReferToEachOther(t *testing.T) {
 		"order.placed": []byte(`{"$id": "https://shop.example.com/placed", "properties": {"id": {"$ref": "billed#/$defs/id"}}}`),
 		"order.billed": []byte(`{"$id": "https://shop.example.com/billed", "$defs": {"id": {"type": "string", "format": "date"}}}`),
 	}
-	v := judge(t, s.spec)
+	v := judge(t, s.spec, headracetest.GuaranteeSchema)
 	if text := v.parts[headracetest.GuaranteeSchema].told(); !strings.Contains(text, `an event of type "order.placed" is not valid: at '/id'`) {
 		t.Errorf("told %q", text)
 	}

@@ -316,6 +316,9 @@ func (j *judge) schema() {
 			j.broken("message %s has no valid envelope: %v", m.UUID, err)
 			continue
 		}
+		if envelope.Data == nil {
+			continue // a tombstone
+		}
 		seen[envelope.Type] = true
 		s, known := schemas[envelope.Type]
 		if !known {

@@ -3,6 +3,7 @@ package headracetest_test
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -67,12 +68,15 @@ type verdicts struct {
 	parts map[headracetest.Guarantee]*recorder
 }
 
-// judge runs Consumer on spec.
-func judge(t testing.TB, spec headracetest.Spec) verdicts {
+// judge runs Consumer on spec: all of it, or the subtests of those guarantees alone, as "go test -run" does.
+func judge(t testing.TB, spec headracetest.Spec, only ...headracetest.Guarantee) verdicts {
 	t.Helper()
 	v := verdicts{parts: map[headracetest.Guarantee]*recorder{}}
 	v.whole = record(t, func(whole testing.TB) {
 		headracetest.ConsumerOf(whole, spec, func(name string, f func(testing.TB)) {
+			if len(only) > 0 && !slices.Contains(only, headracetest.Guarantee(name)) {
+				return
+			}
 			v.parts[headracetest.Guarantee(name)] = record(t, f)
 		})
 	})

@@ -232,19 +232,72 @@ func TestAPanicIsSeen(t *testing.T) {
 
 // Two consumers of one topic: the process is killed when the last of them would have acked, and both get the message again.
 func TestAKillWithTwoConsumers(t *testing.T) {
-	var runs attempts
-	s := newShop(t, func(p process) {
-		p.handle(p.place)
-		runtime.Handle(p.rt.Consumer("shop.audit", "orders"), "order.placed", func(context.Context, Order) error {
-			runs.add()
-			return nil
+	synctest.Test(t, func(t *testing.T) {
+		var quick, slow attempts
+		s := newShop(t, func(p process) {
+			p.handle(func(ctx context.Context, tx *sql.Tx, o Order) error {
+				slow.add()
+				time.Sleep(time.Second)
+				return p.place(ctx, tx, o)
+			})
+			runtime.Handle(p.rt.Consumer("shop.audit", "orders"), "order.placed", func(context.Context, Order) error {
+				quick.add()
+				return nil
+			})
 		})
+		headracetest.Run(t, s.spec, headracetest.KilledAfterCommit(must(t, "a", 1)))
+		s.wantState(t, "a", "version 1 of a, 100 cents, written 1 times")
+		if quick.n != 2 || slow.n != 1 {
+			t.Errorf("the plain handler ran %d times, want 2: nothing was acked before the kill; that of the inbox %d times, want 1: it had committed", quick.n, slow.n)
+		}
 	})
-	headracetest.Run(t, s.spec, headracetest.KilledAfterCommit(must(t, "a", 1)))
-	s.wantState(t, "a", "version 1 of a, 100 cents, written 1 times")
-	if runs.n != 2 {
-		t.Errorf("the second consumer handled it %d times, want 2: nothing was acked before the kill", runs.n)
+}
+
+// What was in the outbox before is published, and is no part of the scenario.
+func TestWhatWasInTheOutboxBeforeIsNotOfTheScenario(t *testing.T) {
+	s := newShop(t, func(p process) { p.handle(p.place) })
+	tx, err := s.store.DB().BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := s.add(t.Context(), tx, must(t, "other", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	got := headracetest.Run(t, s.spec, headracetest.Deliver(must(t, "a", 1)))
+	if n := len(got.Published["bills"]); n != 1 {
+		t.Errorf("%d bills, want the scenario's own", n)
+	}
+	if backlog, err := s.store.Outbox().Backlog(t.Context(), 1); err != nil || backlog.Rows != 0 {
+		t.Errorf("%d rows are left in the outbox (%v), want none", backlog.Rows, err)
+	}
+}
+
+// One of two processes is slow to begin: the other waits for it.
+func TestTogetherBeginsTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var began []time.Time
+		processes := 0
+		s := newShop(t, func(p process) {
+			runtime.Handle(p.orders, "order.placed", func(context.Context, Order) error {
+				mu.Lock()
+				defer mu.Unlock()
+				began = append(began, time.Now())
+				return nil
+			})
+			if processes++; processes == 2 {
+				p.orders.Pause("slow")
+				time.AfterFunc(time.Second/2, func() { p.orders.Resume("slow") })
+			}
+		})
+		headracetest.Run(t, s.spec, headracetest.Together(must(t, "a", 1)))
+		if len(began) != 2 || !began[0].Equal(began[1]) {
+			t.Errorf("the handlers began at %v, want both at the same moment", began)
+		}
+	})
 }
 
 func TestRunChecksItsSteps(t *testing.T) {

@@ -73,6 +73,14 @@ func (j *journal) activity() int {
 	return j.events
 }
 
+// clear forgets what was seen so far.
+func (j *journal) clear() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.outputs, j.deadLetters, j.attempts = nil, nil, nil
+	clear(j.known)
+}
+
 func (j *journal) publish(topic string, m *message.Message) {
 	defer j.change()
 	own := message.NewMessage(m.UUID, bytes.Clone(m.Payload))

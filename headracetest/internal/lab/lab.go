@@ -39,6 +39,7 @@ type Lab struct {
 	journal *journal
 	server  *memory.Broker
 	process *process // nil: none runs
+	begun   bool
 }
 
 // Open makes a lab. Close it in the test's own goroutine, by defer.
@@ -108,8 +109,10 @@ func (l *Lab) Kill(at Moment, msg *message.Message) {
 	select {
 	case <-p.link.dead():
 	case err := <-p.ended:
-		l.process = nil
-		l.tb.Fatalf("the service ended by itself: %v", err)
+		p.ended <- err      // for bury
+		if p.link.alive() { // else it ended because of the kill, and both are ready
+			l.tb.Fatalf("the service ended by itself: %v", err)
+		}
 	case <-limit.C:
 		l.tb.Fatalf("message %s was not settled within %v%s", msg.UUID, l.cfg.Limit, l.explain())
 	}
@@ -147,16 +150,20 @@ func (l *Lab) publish(p *process, plan *Plan, msgs ...*message.Message) {
 	}
 }
 
-// poll is how often the server and the outboxes are asked whether all is settled: they do not tell by themselves.
-const poll = time.Millisecond
+// The server and the outboxes do not tell when all is settled. They are asked soon after something has happened, and less
+// and less often when nothing does.
+const (
+	pollMin = time.Millisecond
+	pollMax = 16 * time.Millisecond
+)
 
 // settle waits until nothing is left to do.
 func (l *Lab) settle(processes ...*process) {
 	l.tb.Helper()
-	limit, tick := time.NewTimer(l.cfg.Limit), time.NewTicker(poll)
+	limit, poll := time.NewTimer(l.cfg.Limit), time.NewTimer(pollMin)
 	defer limit.Stop()
-	defer tick.Stop()
-	for {
+	defer poll.Stop()
+	for wait := pollMin; ; wait = min(2*wait, pollMax) {
 		before := l.journal.activity()
 		waits := ""
 		for _, p := range processes {
@@ -173,9 +180,11 @@ func (l *Lab) settle(processes ...*process) {
 		if waits == "" && before == l.journal.activity() {
 			return
 		}
+		poll.Reset(wait)
 		select {
 		case <-l.journal.changed:
-		case <-tick.C:
+			wait = pollMin / 2
+		case <-poll.C:
 		case <-limit.C:
 			l.tb.Fatalf("not settled within %v: %s%s", l.cfg.Limit, waits, l.explain())
 		}

@@ -21,8 +21,14 @@ type process struct {
 // running returns the process that runs on the lab's server; it starts one if there is none.
 func (l *Lab) running() *process {
 	l.tb.Helper()
-	if l.process == nil {
-		l.process = l.start(l.server)
+	if l.process != nil {
+		return l.process
+	}
+	l.process = l.start(l.server)
+	if !l.begun { // what an earlier lab, or the application, had left in the outbox is not of this one
+		l.begun = true
+		l.settle(l.process)
+		l.journal.clear()
 	}
 	return l.process
 }

@@ -38,7 +38,8 @@ type Intake interface {
 //     success 2 attempts may run at once, then 4, and so on until it closes.
 //   - When most messages fail for good it opens too, before the whole topic has become dead letters.
 //
-// A success is an effect, a duplicate or a stale version. What was only ignored or dropped proves nothing.
+// A success is an effect. What ends without a run of the handler proves nothing of what the handler depends on: a duplicate, a stale
+// version, a message that is ignored or dropped.
 //
 // A message that had to wait while it was not closed starts its retries from the beginning, and has failed first
 // when it fails again. A hold ends, as every retry does, when the message's context does or the intake
@@ -200,7 +201,7 @@ func (b *Breaker) succeeded(f *flight.Flight, p pass) {
 	}
 	outcome := b.outcomes.Add(1)
 	switch f.Receipt() {
-	case flight.Handled, flight.Committed, flight.Duplicate, flight.Stale:
+	case flight.Handled, flight.Committed:
 	case flight.NoReceipt: // on a router of its own nobody gives one
 	default:
 		b.proved(p)

@@ -196,6 +196,40 @@ func TestFlappingDependencyGivesNothingUp(t *testing.T) {
 	})
 }
 
+// D6: a dependency of the handlers was away while copies of messages came that had taken effect before, as after a crash. The
+// inbox skipped these, which went for successes: the breaker stayed closed, and everything else became a dead letter.
+func TestDuplicatesVouchForNothing(t *testing.T) {
+	for _, receipt := range []flight.Receipt{flight.Duplicate, flight.Stale, flight.Ignored} {
+		t.Run(receipt.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t, middleware.BreakerConfig{Keys: 3}, middleware.RetryConfig{MaxAttempts: 3})
+				defer s.breaker.Close()
+				s.down.Store(true)
+				wait := s.handleAll(t.Context(), keys(5)...)
+				skip := mustRetry(t, middleware.RetryConfig{Breaker: s.breaker})(func(msg *message.Message) ([]*message.Message, error) {
+					flight.Give(msg.Context(), receipt)
+					return nil, nil
+				})
+				for i := range 600 { // also while the breaker is open: no copy closes it, or is held up for good
+					if _, err := skip(newMessage(t.Context(), fmt.Sprint("copy ", i))); err != nil {
+						t.Errorf("copy %d: %v", i, err)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				if st := s.breaker.Stats(); st.State == middleware.BreakerClosed || st.Outages != 1 {
+					t.Errorf("the breaker is %+v, want the first outage to go on", st)
+				}
+				s.down.Store(false)
+				for i, err := range wait() {
+					if err != nil {
+						t.Errorf("message %d: %v, want success in the end", i, err)
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestHundredsThatComeAndFailAtOnceAllSucceedInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, middleware.BreakerConfig{Keys: 2, After: time.Millisecond, ProbeDelay: 5 * time.Millisecond, MaxProbeDelay: 50 * time.Millisecond, Ramp: 8},

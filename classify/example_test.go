@@ -123,3 +123,19 @@ func ExampleRetryPanics() {
 	// poison
 	// retry
 }
+
+// A carrier is closed until tomorrow, and what follows in the order's key must not overtake it.
+func ExampleRetryAfterInOrder() {
+	err := classify.RetryAfterInOrder(errors.New("carrier is closed"), 12*time.Hour)
+	r := new(classify.Classifier).Classify(fmt.Errorf("ship: %w", err))
+	fmt.Println(r.Verdict, r.After, r.InOrder)
+	// Output: retry_after 12h0m0s true
+}
+
+// What everybody needs is away: no message is at fault.
+func ExampleUnavailable() {
+	err := classify.Unavailable(errors.New("the vault is sealed"))
+	r := new(classify.Classifier).Classify(err)
+	fmt.Println(r.Verdict, r.Unavailable)
+	// Output: retry true
+}

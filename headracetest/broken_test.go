@@ -164,7 +164,7 @@ var brokenShops = []struct {
 				runtime.HandleMessage(p.orders, "order.placed", func(m *message.Message) error {
 					var o Order
 					if err := json.Unmarshal(m.Payload, &o); err != nil {
-						return nil //nolint:nilerr // the mistake
+						return nil
 					}
 					return p.saveOnce(m.Context(), o)
 				})

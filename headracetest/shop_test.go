@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"testing"
 
@@ -115,7 +114,7 @@ func upcast(data []byte) ([]byte, error) {
 }
 
 // quiet keeps the services' logs out of the tests' output.
-func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 func (s *shop) service(b brokers.Broker, wire func(process)) (*runtime.Runtime, error) {
 	rt, err := runtime.New(runtime.Config{Service: "shop", Broker: b, Logger: quiet()})

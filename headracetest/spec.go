@@ -95,7 +95,7 @@ const (
 func (s *Spec) check(forConsumer bool) error {
 	var errs []error
 	bad := func(field string, value any, want string) {
-		errs = append(errs, fmt.Errorf("Spec.%s is %v: want %s", field, value, want))
+		errs = append(errs, fmt.Errorf("headracetest.Spec.%s is %v: want %s", field, value, want))
 	}
 	if s.Service == nil {
 		bad("Service", "nil", "the function that wires the service")
@@ -113,17 +113,17 @@ func (s *Spec) check(forConsumer bool) error {
 		bad("Event", "nil", "the function that makes an event")
 	}
 	if s.State == nil && len(s.Publishes) == 0 {
-		errs = append(errs, errors.New("Spec.State and Spec.Publishes are not set: nothing tells an effect"))
+		errs = append(errs, errors.New("headracetest.Spec.State and Spec.Publishes are not set: nothing tells an effect"))
 	}
 	for g, reason := range s.Waive {
 		if g == GuaranteeEffect {
-			errs = append(errs, fmt.Errorf("Spec.Waive has %q: nothing else can be checked without it", g))
+			errs = append(errs, fmt.Errorf("headracetest.Spec.Waive has %q: nothing else can be checked without it", g))
 		}
 		if !slices.ContainsFunc(checks, func(c check) bool { return c.guarantee == g }) {
 			bad("Waive", fmt.Sprintf("%q", g), "one of the guarantees")
 		}
 		if strings.TrimSpace(reason) == "" {
-			errs = append(errs, fmt.Errorf("Spec.Waive[%q] is empty: give the reason", g))
+			errs = append(errs, fmt.Errorf("headracetest.Spec.Waive[%q] is empty: give the reason", g))
 		}
 	}
 	return errors.Join(errs...)

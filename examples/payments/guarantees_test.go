@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -60,5 +62,22 @@ func TestTransferSurvivesAKill(t *testing.T) {
 	}
 	if n := len(got.Published["bookings"]); n != 2 {
 		t.Errorf("%d bookings, want 2", n)
+	}
+}
+
+// docs/testing.md shows this very spec.
+func TestDocsShowThisSpec(t *testing.T) {
+	source, err := os.ReadFile("guarantees_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs, err := os.ReadFile("../../docs/testing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, spec, _ := strings.Cut(string(source), "\n// spec describes")
+	spec, _, _ = strings.Cut(spec, "\n\n// A scenario")
+	if want := "```go\n// spec describes" + spec + "\n```"; !strings.Contains(string(docs), want) {
+		t.Errorf("docs/testing.md does not contain the spec as it is here:\n%s", want)
 	}
 }

@@ -117,7 +117,7 @@ func (l *Lab) Kill(at Moment, msg *message.Message) {
 		l.tb.Fatalf("message %s was not settled within %v%s", msg.UUID, l.cfg.Limit, l.explain())
 	}
 	l.process = nil
-	l.bury(p)
+	l.bury(p) //nolint:errcheck // it was killed
 }
 
 // Restart starts a process after a kill and waits until everything is settled.

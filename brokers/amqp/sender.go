@@ -118,7 +118,7 @@ func (s *sender) send(ctx context.Context, letters []letter) []error {
 	return errs
 }
 
-// write writes letters to l, and returns how many it has written, with an error if not all.
+// write writes letters to l, and returns of how many the line knows the outcome or will, with an error if not of all.
 func (s *sender) write(ctx context.Context, l *line, c *call, letters []letter) (int, error) {
 	if err := s.take(ctx); err != nil {
 		return 0, err
@@ -139,8 +139,10 @@ func (s *sender) write(ctx context.Context, l *line, c *call, letters []letter) 
 		m := &letters[i]
 		seq := l.expect(&sent{call: c, index: i, letter: m})
 		if err := l.channel.Publish(m.exchange, m.key, true, false, m.content); err != nil {
-			l.unexpect(seq) // it was not written, or in part: then the client ends the connection
-			return i, err
+			if !l.unexpect(seq) {
+				i++ // the line was lost meanwhile, which has settled this one
+			}
+			return i, err // it was not written, or in part: then the client ends the connection
 		}
 	}
 	return len(letters), nil
@@ -303,14 +305,17 @@ func (l *line) expect(p *sent) uint64 {
 	return l.next
 }
 
-func (l *line) unexpect(seq uint64) {
+// unexpect takes back the last expect. It returns false if the letter has an outcome.
+func (l *line) unexpect(seq uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.pending[seq] != nil { // else the line was lost, and its sent has an outcome
-		delete(l.pending, seq)
-		l.next--
-		<-l.slots
+	if l.pending[seq] == nil {
+		return false
 	}
+	delete(l.pending, seq)
+	l.next--
+	<-l.slots
+	return true
 }
 
 func (l *line) confirmed(c amqp091.Confirmation) {

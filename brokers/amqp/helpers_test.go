@@ -1,6 +1,7 @@
 package amqp_test
 
 import (
+	"errors"
 	"net/url"
 	"slices"
 	"strconv"
@@ -37,6 +38,26 @@ func publish(t testing.TB, b *amqp.Broker, topic string, messages ...*message.Me
 	t.Helper()
 	if err := publisher(t, b).Publish(topic, messages...); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// publishAll publishes n numbers in order, in calls of some, and what was not stored again.
+func publishAll(t testing.TB, b *amqp.Broker, topic string, n, batch int) {
+	t.Helper()
+	pub := publisher(t, b)
+	for i := 0; i < n; {
+		size := min(batch, n-i)
+		err := pub.Publish(topic, numbered(i, size)...)
+		failed, ok := errors.AsType[*amqp.PublishError](err)
+		switch {
+		case err == nil:
+			i += size
+		case ok:
+			i += failed.Failed[0].Index // the rest again, in order
+		default:
+			t.Errorf("Publish: %v", err)
+			return
+		}
 	}
 }
 

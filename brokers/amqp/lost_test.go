@@ -66,23 +66,7 @@ func TestNothingIsLostThroughCutConnections(t *testing.T) {
 	const n, cuts = 2000, 4
 	var ended sync.WaitGroup
 	defer ended.Wait()
-	ended.Go(func() {
-		pub := publisher(t, b)
-		for i := 0; i < n; {
-			batch := numbered(i, min(50, n-i))
-			err := pub.Publish(topic, batch...)
-			failed, ok := errors.AsType[*amqp.PublishError](err)
-			switch {
-			case err == nil:
-				i += len(batch)
-			case ok:
-				i += failed.Failed[0].Index // the rest again, in order
-			default:
-				t.Errorf("Publish: %v", err)
-				return
-			}
-		}
-	})
+	ended.Go(func() { publishAll(t, b, topic, n, 50) })
 	seen := make(map[string]bool, n)
 	limit := time.After(2 * wait)
 	for cut := 1; len(seen) < n; {

@@ -209,23 +209,7 @@ func killedUnderLoad(t *testing.T, s *server, config amqp.Config) {
 	ack(t, in, 1)
 	var ended sync.WaitGroup
 	defer ended.Wait()
-	ended.Go(func() {
-		pub := publisher(t, b)
-		for i := 0; i < n; {
-			batch := numbered(i, min(20, n-i))
-			err := pub.Publish(topic, batch...)
-			failed, ok := errors.AsType[*amqp.PublishError](err)
-			switch {
-			case err == nil:
-				i += len(batch)
-			case ok:
-				i += failed.Failed[0].Index // the rest again, in order
-			default:
-				t.Errorf("Publish: %v", err)
-				return
-			}
-		}
-	})
+	ended.Go(func() { publishAll(t, b, topic, n, 20) })
 	seen, delayed := make(map[int]bool, n), make(map[int]bool)
 	highest, restarts := -1, 0
 	limit := time.After(8 * wait)

@@ -67,6 +67,28 @@ func (l *timeline) all() []string {
 	return slices.Clone(l.got)
 }
 
+// firstAsks is a handler in which the first run of order 1 asks for 4 minutes.
+func (l *timeline) firstAsks(mark func(error, time.Duration) error) func(context.Context, order) error {
+	return func(_ context.Context, o order) error {
+		if l.note(o.ID) == 1 && o.ID == "1" {
+			return mark(errBroken, 4*time.Minute)
+		}
+		return nil
+	}
+}
+
+// wantOfTwo publishes two orders of a key and checks what was handled when both have taken effect.
+func (l *timeline) wantOfTwo(b *bench, c *runtime.Consumer, want ...string) {
+	b.t.Helper()
+	b.publish("orders", placed(b.t, "1"), placed(b.t, "2"))
+	b.start()
+	until(b.t, "both handled", 10*time.Minute, func() bool { return c.Stats().Effects == 2 })
+	b.mustStop()
+	if got := l.all(); !slices.Equal(got, want) {
+		b.t.Errorf("handled %q, want %q", got, want)
+	}
+}
+
 // delayBench is a runtime with an outbox in memory on a broker that cannot delay.
 func delayBench(t *testing.T, change func(*runtime.Config)) (*bench, *outboxsuite.Memory, *timeline) {
 	t.Helper()
@@ -171,12 +193,7 @@ func TestDelayIsTriedUntilItIsStored(t *testing.T) {
 			return nil
 		})
 		c := b.rt.Consumer("billing", "orders")
-		runtime.Handle(c, "order.placed", func(_ context.Context, o order) error {
-			if line.note(o.ID) == 1 && o.ID == "1" {
-				return classify.RetryAfter(errBroken, 4*time.Minute)
-			}
-			return nil
-		})
+		runtime.Handle(c, "order.placed", line.firstAsks(classify.RetryAfter))
 		b.publish("orders", placed(t, "1"), placed(t, "2"))
 		b.start()
 		time.Sleep(2 * time.Minute)
@@ -225,12 +242,7 @@ func TestDrainWhileADelayCannotBeStoredGivesTheMessageBack(t *testing.T) {
 func TestDrainWhileDelayedLosesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, box, line := delayBench(t, nil)
-		handle := func(_ context.Context, o order) error {
-			if line.note(o.ID) == 1 {
-				return classify.RetryAfter(errBroken, 4*time.Minute)
-			}
-			return nil
-		}
+		handle := line.firstAsks(classify.RetryAfter)
 		c := b.rt.Consumer("billing", "orders")
 		runtime.Handle(c, "order.placed", handle)
 		b.publish("orders", placed(t, "1"))
@@ -305,19 +317,8 @@ func TestRetryAfterInOrderHoldsTheLaneWithoutParking(t *testing.T) {
 					b, _, line = delayBench(t, nil)
 				}
 				c := b.rt.Consumer("billing", "orders")
-				runtime.Handle(c, "order.placed", func(_ context.Context, o order) error {
-					if line.note(o.ID) == 1 && o.ID == "1" {
-						return classify.RetryAfterInOrder(errBroken, 4*time.Minute)
-					}
-					return nil
-				})
-				b.publish("orders", placed(t, "1"), placed(t, "2"))
-				b.start()
-				until(t, "both handled", 10*time.Minute, func() bool { return c.Stats().Effects == 2 })
-				b.mustStop()
-				if want := []string{"1 at 0s", "1 at 4m0s", "2 at 4m0s"}; !slices.Equal(line.all(), want) {
-					t.Errorf("handled %q, want %q", line.all(), want)
-				}
+				runtime.Handle(c, "order.placed", line.firstAsks(classify.RetryAfterInOrder))
+				line.wantOfTwo(b, c, "1 at 0s", "1 at 4m0s", "2 at 4m0s")
 			})
 		})
 	}
@@ -346,19 +347,8 @@ func TestLongRetryAfterHoldsTheLaneWithoutAnOutbox(t *testing.T) {
 					b.rt.Relay(outboxsuite.NewMemory(), outbox.RelayConfig{})
 				}
 				c := b.rt.Consumer("billing", "orders")
-				runtime.Handle(c, "order.placed", func(_ context.Context, o order) error {
-					if line.note(o.ID) == 1 && o.ID == "1" {
-						return classify.RetryAfter(errBroken, 4*time.Minute)
-					}
-					return nil
-				})
-				b.publish("orders", placed(t, "1"), placed(t, "2"))
-				b.start()
-				until(t, "both handled", 10*time.Minute, func() bool { return c.Stats().Effects == 2 })
-				b.mustStop()
-				if want := []string{"1 at 0s", "1 at 4m0s", "2 at 4m0s"}; !slices.Equal(line.all(), want) {
-					t.Errorf("handled %q, want %q", line.all(), want)
-				}
+				runtime.Handle(c, "order.placed", line.firstAsks(classify.RetryAfter))
+				line.wantOfTwo(b, c, "1 at 0s", "1 at 4m0s", "2 at 4m0s")
 			})
 		})
 	}

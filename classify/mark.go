@@ -42,7 +42,7 @@ func RetryAfter(err error, d time.Duration) error {
 // as far as Policy.Retry and the broker's patience allow.
 func RetryAfterInOrder(err error, d time.Duration) error {
 	err = RetryAfter(err, d)
-	if m, ok := err.(*mark); ok && m.verdict == VerdictRetryAfter { //nolint:errorlint // it was made here
+	if m, ok := err.(*mark); ok && m.verdict == VerdictRetryAfter {
 		m.inOrder = true
 	}
 	return err

@@ -154,11 +154,10 @@ func (c RetryConfig) Delays(maxHold time.Duration) time.Duration {
 	if maxHold <= 0 || c.MaxRetryAfter <= maxHold {
 		return 0
 	}
-	n := time.Duration(c.MaxAttempts - 1)
-	if n > math.MaxInt64/2/c.MaxRetryAfter {
-		return math.MaxInt64 / 2
+	if n := int64(c.MaxAttempts - 1); n <= math.MaxInt64/2/int64(c.MaxRetryAfter) {
+		return time.Duration(n * int64(c.MaxRetryAfter))
 	}
-	return n * c.MaxRetryAfter
+	return math.MaxInt64 / 2
 }
 
 func (c RetryConfig) withDefaults() RetryConfig {

@@ -183,7 +183,10 @@ func (l *link) dialOne(ctx context.Context, url string) (conn *amqp091.Connectio
 func (l *link) watch(ended <-chan *amqp091.Error, blocks <-chan amqp091.Blocking) {
 	for {
 		select {
-		case <-ended:
+		case e := <-ended:
+			if e != nil {
+				l.config.Logger.Warn("amqp: the connection was lost", "connection", l.name, "error", e)
+			}
 			l.setBlocked(false, "")
 			return
 		case b, open := <-blocks:

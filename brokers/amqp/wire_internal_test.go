@@ -173,9 +173,9 @@ func TestDelaysAreRoundedUpAndVisitTheLastLevel(t *testing.T) {
 				waits += delayTick << n
 			}
 		}
-		left := time.Duration(l.content.Headers[headerDelay].(amqp091.Table)[delayLeft].(int64)) * time.Millisecond
-		if waits != tt.waits || left != tt.left || l.content.Headers[levelHeader(0)] != true || l.content.Headers[levelHeader(level)] != true {
-			t.Errorf("a delay of %v waits %v and has %v left; want %v and %v", tt.delay, waits, left, tt.waits, tt.left)
+		left := l.content.Headers[headerDelay].(amqp091.Table)[delayLeft]
+		if waits != tt.waits || left != tt.left.Milliseconds() || l.content.Headers[levelHeader(0)] != true || l.content.Headers[levelHeader(level)] != true {
+			t.Errorf("a delay of %v waits %v and has %v ms left; want %v and %v", tt.delay, waits, left, tt.waits, tt.left)
 		}
 		if l.exchange != delayName(level) || l.key != "queue" {
 			t.Errorf("it goes to %q with key %q", l.exchange, l.key)

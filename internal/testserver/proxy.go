@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"context"
 	"io"
 	"net"
 	"sync"
@@ -21,12 +22,13 @@ type Proxy struct {
 // NewProxy passes connections on to target, host:port, until the test ends.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &Proxy{listener: l, target: target, conns: map[*net.TCPConn]bool{}}
-	p.ended.Go(p.accept)
+	ctx := t.Context()
+	p.ended.Go(func() { p.accept(ctx) })
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Errorf("close the proxy: %v", err)
@@ -65,20 +67,20 @@ func (p *Proxy) set(down bool) {
 	p.down = down
 }
 
-func (p *Proxy) accept() {
+func (p *Proxy) accept(ctx context.Context) {
 	for {
 		in, err := p.listener.Accept()
 		if err != nil {
 			return // closed
 		}
-		p.ended.Go(func() { p.pass(in) })
+		p.ended.Go(func() { p.pass(ctx, in) })
 	}
 }
 
 // pass copies both ways until one side ends.
-func (p *Proxy) pass(in net.Conn) {
+func (p *Proxy) pass(ctx context.Context, in net.Conn) {
 	defer func() { _ = in.Close() }() // it may have been cut
-	out, err := net.Dial("tcp", p.target)
+	out, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.target)
 	if err != nil {
 		return
 	}

@@ -195,8 +195,9 @@ func TestRunInABubble(t *testing.T) {
 			s := newShop(t, func(p process) {
 				p.handle(func(context.Context, *sql.Tx, Order) error { return errors.New("the bank is closed") })
 			})
+			s.spec.Limit = 100 * time.Millisecond // it is tried again each millisecond
 			r := record(t, func(t testing.TB) { headracetest.Run(t, s.spec, headracetest.Deliver(must(t, "a", 1))) })
-			if text := r.told(); !strings.Contains(text, "not settled within 10s") || strings.Count(text, "the bank is closed") != 5 || !strings.Contains(text, "attempts before)") {
+			if text := r.told(); !strings.Contains(text, "not settled within 100ms") || strings.Count(text, "the bank is closed") != 5 || !strings.Contains(text, "attempts before)") {
 				t.Errorf("told %q, want the last 5 attempts", text)
 			}
 		})

@@ -46,7 +46,9 @@ type entry struct {
 type returning struct {
 	entry *entry
 	at    time.Time
-	delay time.Duration
+	// inTurn is until when it does not go back before those that were delivered before it.
+	inTurn time.Time
+	delay  time.Duration
 }
 
 func newSession(n *subscription, ch *amqp091.Channel, closes <-chan *amqp091.Error, deliveries <-chan amqp091.Delivery) *session {
@@ -169,11 +171,11 @@ func (s *session) settle(batch []*adapter.Held[*entry]) {
 		case h.Outcome == adapter.Acked:
 			acked = append(acked, e.delivery.DeliveryTag)
 		case h.Outcome == adapter.Nacked:
-			s.holdBack(e, config.nackDelay(e.count))
+			s.holdBack(e, config.nackDelay(e.count), 0)
 		case h.Delay() > 0:
 			s.delay(e, h.Delay())
 		default:
-			s.holdBack(e, config.NackDelay)
+			s.holdBack(e, config.NackDelay, config.MaxNackDelay)
 		}
 	}
 	s.ack(acked)
@@ -184,6 +186,9 @@ func (s *session) ack(batch []uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	upTo, rest := s.tags.ack(batch)
+	if len(s.back) > 0 {
+		ring(s.moreBack)
+	}
 	var err error
 	if upTo > 0 {
 		err = s.channel.Ack(upTo, true)
@@ -199,11 +204,14 @@ func (s *session) ack(batch []uint64) {
 	}
 }
 
-// holdBack keeps an entry un-acked for some time, so that nobody makes the server deliver it as fast as it can.
-func (s *session) holdBack(e *entry, pause time.Duration) {
+// holdBack keeps an entry un-acked for some time, so that nobody makes the server deliver it as fast as it can. For inTurn more it does not
+// go back before what was delivered before it: the server puts what comes back behind what came back earlier. A consumer
+// that stops releases the rest of a key only behind its running message, and newer ones at once.
+func (s *session) holdBack(e *entry, pause, inTurn time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.back = append(s.back, returning{entry: e, at: time.Now().Add(pause)})
+	at := time.Now().Add(pause)
+	s.back = append(s.back, returning{entry: e, at: at, inTurn: at.Add(inTurn)})
 	slices.SortStableFunc(s.back, func(a, b returning) int { return a.at.Compare(b.at) })
 	ring(s.moreBack)
 }
@@ -238,23 +246,33 @@ func (s *session) requeueDue(now time.Time) time.Duration {
 	for n < len(s.back) && !now.Before(s.back[n].at) {
 		n++
 	}
-	due := s.back[:n]
+	due := slices.Clone(s.back[:n])
 	slices.SortFunc(due, func(a, b returning) int {
 		return cmp.Compare(a.entry.delivery.DeliveryTag, b.entry.delivery.DeliveryTag)
 	})
+	var wait []returning
 	for _, r := range due {
 		tag := r.entry.delivery.DeliveryTag
+		if now.Before(r.inTurn) && tag != s.tags.low+1 {
+			wait = append(wait, r)
+			continue
+		}
 		if err := s.channel.Nack(tag, false, true); err != nil {
 			s.subscription.log.Debug("amqp: the channel is closed, which gives back as well", "error", err)
 			break
 		}
 		s.tags.settle(tag)
 	}
-	s.back = slices.Delete(s.back, 0, n)
-	if len(s.back) == 0 {
-		return time.Hour
+	next := time.Hour
+	if n < len(s.back) {
+		next = s.back[n].at.Sub(now)
 	}
-	return s.back[0].at.Sub(now)
+	for _, r := range wait { // or until an ack makes it their turn
+		next = min(next, r.inTurn.Sub(now))
+	}
+	s.back = slices.Concat(wait, s.back[n:])
+	slices.SortStableFunc(s.back, func(a, b returning) int { return a.at.Compare(b.at) })
+	return next
 }
 
 // sendDelayed sends on what is to be delayed, and acks it when the server has it.
@@ -300,7 +318,7 @@ func (s *session) sendLetters(batch []returning) (failed []returning) {
 		if size, most := len(appendField(nil, l.content.Headers)), n.broker.publishing.frameSize()-frameReserve/2; size > most {
 			n.log.Warn("amqp: a message cannot be delayed as long as it should be, since its headers leave no room for it",
 				"message", r.entry.delivery.MessageId, "bytes", size, "most", most)
-			s.holdBack(r.entry, min(r.delay, config.MaxNackDelay))
+			s.holdBack(r.entry, min(r.delay, config.MaxNackDelay), 0)
 			continue
 		}
 		letters, sent, top = append(letters, l), append(sent, r), max(top, level)

@@ -123,6 +123,30 @@ func TestNextMemberGoesOnInOrder(t *testing.T) {
 	}
 }
 
+// A member that stops gave newer messages back at once, and those of a key behind its running one a moment later. The server delivered the newer
+// ones to the same member again, and took all back by the order of these deliveries: the next member got the newer ones first.
+func TestReleasedDeliveriesGoBackInOrder(t *testing.T) {
+	topic := rand.Text()
+	leaving, staying := open(t, amqp.Config{NackDelay: 5 * time.Millisecond, MaxNackDelay: wait}), open(t, amqp.Config{})
+	sub, in := subscribe(t, leaving, "c", topic, 8)
+	_, next := subscribe(t, staying, "c", topic, 8)
+	publish(t, staying, topic, numbered(0, 20)...)
+	held := take(t, in, 8)
+	for _, m := range held[4:] {
+		delivery(t, m).Release()
+	}
+	quiet(t, in)
+	for _, m := range held[:4] {
+		delivery(t, m).Release()
+	}
+	if err := sub.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ack(t, next, 20), texts(0, 20); !slices.Equal(got, want) {
+		t.Errorf("the next member got %q, want %q", got, want)
+	}
+}
+
 func TestDifferentQueueIsNamedWithTheDifference(t *testing.T) {
 	topic := rand.Text()
 	subscribe(t, open(t, amqp.Config{}), "c", topic, 1)

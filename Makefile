@@ -9,7 +9,7 @@ GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 FUZZERS ?= $(shell grep -ro --include='*_test.go' '^func Fuzz[A-Za-z]*' . | sed -E 's|/[^/]*:func |:|' | sort)
 FUZZTIME ?= 60s
 
-.PHONY: help test check lint tidy fuzz mutants test-cluster crash failures bench bench-kafka bench-sql vuln servers stop soak
+.PHONY: help test check lint tidy fuzz mutants test-cluster chaos crash failures bench bench-kafka bench-sql vuln servers stop soak
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -58,6 +58,9 @@ failures: ## 60 s without a database, 1,000 poison messages among 100,000, a kil
 
 crash: ## Postgres: kill everything while 200,000 events go through (10 min, own server; as root the disk fills up too); SEED=n for the plan of another run
 	@$(GO) run ./integration/crash/full $(if $(SEED),-seed $(SEED)) $(if $(EVENTS),-events $(EVENTS))
+
+chaos: ## seven pipelines on five brokers under every kind of trouble, judged (own servers); DURATION=3m, SEED=n for the plan of another run, CLUSTER=1 for Kafka's leaders
+	@$(GO) run ./integration/chaos -duration $(or $(DURATION),3m) $(if $(SEED),-seed $(SEED)) $(if $(CLUSTER),-cluster)
 
 soak: ## Kafka and Postgres: an hour at a steady load; what grows fails it. DURATION=10m, RATE=500 (default: three quarters of what fits)
 	@eval "$$(integration/servers env kafka postgres)" && $(GO) run ./integration/soak -duration $(or $(DURATION),1h) -rate $(or $(RATE),0) -svg docs/soak.svg -csv docs/soak.csv

@@ -312,11 +312,9 @@ func (r *run) trouble() error {
 
 // lane does one lane's actions. One that took longer than planned moves those that follow; what would end too late is left out.
 func (r *run) lane(actions []action) error {
-	for i, a := range actions {
+	for i := 0; i < len(actions) && r.ctx.Err() == nil; i++ {
+		a := actions[i]
 		pause(r.ctx, a.At-time.Since(r.began))
-		if r.ctx.Err() != nil {
-			return nil
-		}
 		if time.Since(r.began)+a.For > r.Duration+leastOf {
 			r.mu.Lock()
 			r.missed += len(actions) - i
@@ -325,7 +323,7 @@ func (r *run) lane(actions []action) error {
 		}
 		r.log("%v", a)
 		began := time.Now()
-		if err := r.do(a); err != nil && r.ctx.Err() == nil {
+		if err := r.do(a); err != nil {
 			return fmt.Errorf("%v: %w", a, err)
 		}
 		took := time.Since(began)

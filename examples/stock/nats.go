@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	wnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	stocknats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
 
@@ -34,10 +34,10 @@ func stockNATS(url string, ackWait time.Duration) (broker brokers.Broker, closeB
 	if err == nil {
 		_, err = js.AddStream(&nats.StreamConfig{Name: natsStream, Subjects: []string{"orders", "orders.>", "billing.>"}})
 	}
-	var pub *wnats.Publisher
+	var pub *stocknats.Publisher
 	if err == nil {
-		pub, err = wnats.NewPublisherWithNatsConn(conn, wnats.PublisherPublishConfig{
-			Marshaler: &wnats.NATSMarshaler{}, SubjectCalculator: wnats.DefaultSubjectCalculator,
+		pub, err = stocknats.NewPublisherWithNatsConn(conn, stocknats.PublisherPublishConfig{
+			Marshaler: &stocknats.NATSMarshaler{}, SubjectCalculator: stocknats.DefaultSubjectCalculator,
 		}, watermill.NopLogger{})
 	}
 	if err != nil {
@@ -76,12 +76,12 @@ func natsSubscriber(url string, js nats.JetStreamContext, s brokers.Subscription
 	if err != nil {
 		return nil, fmt.Errorf("durable %q: %w", durable, err)
 	}
-	return wnats.NewSubscriber(wnats.SubscriberConfig{
+	return stocknats.NewSubscriber(stocknats.SubscriberConfig{
 		URL:              url, // a connection of its own: Close closes it
 		QueueGroupPrefix: durable,
 		AckWaitTimeout:   ackWait,
 		Unmarshaler:      natsMessage{},
-		JetStream: wnats.JetStreamConfig{
+		JetStream: stocknats.JetStreamConfig{
 			DurablePrefix:    durable,
 			SubscribeOptions: []nats.SubOpt{nats.Bind(natsStream, durable), nats.ManualAck()},
 		},
@@ -93,9 +93,9 @@ func natsSubscriber(url string, js nats.JetStreamContext, s brokers.Subscription
 type natsMessage struct{}
 
 func (natsMessage) Unmarshal(in *nats.Msg) (*message.Message, error) {
-	m := message.NewMessage(in.Header.Get(wnats.WatermillUUIDHdr), in.Data)
+	m := message.NewMessage(in.Header.Get(stocknats.WatermillUUIDHdr), in.Data)
 	for k, values := range in.Header {
-		if k != wnats.WatermillUUIDHdr && len(values) > 0 {
+		if k != stocknats.WatermillUUIDHdr && len(values) > 0 {
 			m.Metadata[k] = values[0]
 		}
 	}

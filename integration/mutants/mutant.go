@@ -137,11 +137,9 @@ func parseEdit(hunk string) (edit, error) {
 	file, lines, _ := strings.Cut(hunk, "\n")
 	e := edit{file: file}
 	for _, line := range strings.Split(strings.TrimRight(lines, "\n"), "\n") {
-		kind, rest := " ", "" // an empty line is one of the file
+		kind, rest := " ", "\n" // an empty line is one of the file
 		if line != "" {
 			kind, rest = line[:1], line[1:]+"\n"
-		} else {
-			rest = "\n"
 		}
 		switch kind {
 		case " ":

@@ -80,7 +80,9 @@ func watch(ctx context.Context, s *service, every time.Duration) ([]sample, erro
 // process returns MiB of live heap, MiB in all, and the number of goroutines.
 func process() (heap, memory, goroutines float64) {
 	read := []metrics.Sample{
-		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
+		{Name: "/gc/heap/live:bytes"},
+		{Name: "/memory/classes/total:bytes"},
+		{Name: "/memory/classes/heap/released:bytes"},
 		{Name: "/sched/goroutines:goroutines"},
 	}
 	metrics.Read(read)

@@ -186,8 +186,10 @@ func (m *membership) has(ctx context.Context, ids []string) (map[string]bool, er
 
 // read reads at most n new entries, and waits for them for at most block.
 func (m *membership) read(ctx context.Context, n int, block time.Duration) ([]*entry, error) {
-	reply, err := m.client.Do(ctx, "XREADGROUP", "GROUP", m.group, m.name, "COUNT", n, "BLOCK", max(block.Milliseconds(), 1),
-		"STREAMS", m.topic, ">").Result()
+	cmd := once{redis.NewCmd(ctx, "XREADGROUP", "GROUP", m.group, m.name, "COUNT", n, "BLOCK", max(block.Milliseconds(), 1),
+		"STREAMS", m.topic, ">")}
+	_ = m.client.Process(ctx, cmd) // cmd has the error
+	reply, err := cmd.Result()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
@@ -195,6 +197,52 @@ func (m *membership) read(ctx context.Context, n int, block time.Duration) ([]*e
 		return nil, err
 	}
 	return parseRead(reply)
+}
+
+// once is a command that the client does not repeat by itself. A read whose answer was lost has been done: repeated, it gives newer entries.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }
+
+// orphans returns, in order, the entries that the server has given to this member in an answer that was lost: those that are
+// pending with it and not known.
+func (m *membership) orphans(ctx context.Context, known func() map[string]bool) ([]*entry, error) {
+	counts := map[string]int{}
+	for first := "-"; ; {
+		page, err := m.client.XPendingExt(ctx, &redis.XPendingExtArgs{
+			Stream: m.topic, Group: m.group, Consumer: m.name, Start: first, End: "+", Count: maxInherit,
+		}).Result()
+		if err != nil {
+			return nil, fmt.Errorf("list what %q has: %w", m.name, err)
+		}
+		for _, p := range page {
+			counts[p.ID] = int(p.RetryCount)
+		}
+		if len(page) < maxInherit {
+			break
+		}
+		first = "(" + page[len(page)-1].ID
+	}
+	for id := range known() {
+		delete(counts, id)
+	}
+	if len(counts) == 0 {
+		return nil, nil
+	}
+	args := []any{"XCLAIM", m.topic, m.group, m.name, 0}
+	for id := range counts {
+		args = append(args, id)
+	}
+	reply, err := m.client.Do(ctx, args...).Slice()
+	if err != nil {
+		return nil, fmt.Errorf("claim what was lost on the way to %q: %w", m.name, err)
+	}
+	entries, err := parseEntries(reply)
+	for _, e := range entries {
+		e.count = counts[e.id] + 1
+	}
+	slices.SortFunc(entries, func(a, b *entry) int { return compareIDs(a.id, b.id) })
+	return entries, err
 }
 
 // trim trims what is older than the retention and was acked by all.

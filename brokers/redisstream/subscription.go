@@ -37,10 +37,12 @@ type subscription struct {
 	settler *adapter.Settler[*entry]
 
 	mu     sync.Mutex
-	unsent []string // ids that were acked, which the server does not know
-	again  []again  // nacked, in the order of their time
+	unsent []string       // ids that were acked, which the server does not know
+	again  []again        // nacked, in the order of their time
+	busy   map[string]int // how many calls are about to tell the server of an id
 
 	left []*entry // of run: what it could not hand over
+	lost bool     // of run: an answer can have been lost, with what the server gave in it
 }
 
 // again is an entry that comes again at a time.
@@ -93,10 +95,12 @@ func (s *subscription) receive(ctx context.Context) {
 		}
 		entries, err := s.next(ctx, room, &claimAt)
 		s.handOver(ctx, entries)
-		switch {
-		case err == nil:
+		if err == nil {
 			delay = firstDelay
 			continue
+		}
+		s.lost = true
+		switch {
 		case ctx.Err() != nil:
 			return
 		case errors.Is(err, redis.ErrClosed):
@@ -122,6 +126,16 @@ func isGone(err error) bool {
 
 // next returns at most n entries: what others left, if it is time to look, else new ones.
 func (s *subscription) next(ctx context.Context, n int, claimAt *time.Time) ([]*entry, error) {
+	if s.lost {
+		entries, err := s.member.orphans(ctx, s.known)
+		if err != nil {
+			return nil, err
+		}
+		s.lost = false
+		if len(entries) > 0 {
+			return entries, nil
+		}
+	}
 	now := time.Now()
 	if !now.Before(*claimAt) {
 		entries, err := s.member.claim(ctx, n)
@@ -137,6 +151,47 @@ func (s *subscription) next(ctx context.Context, n int, claimAt *time.Time) ([]*
 		block = min(block, time.Until(at))
 	}
 	return s.member.read(ctx, n, block)
+}
+
+// known are the ids of what this member has and knows of.
+func (s *subscription) known() map[string]bool {
+	ids := map[string]bool{}
+	for _, h := range s.settler.Held() {
+		ids[h.Entry.id] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range s.unsent {
+		ids[id] = true
+	}
+	for _, a := range s.again {
+		ids[a.entry.id] = true
+	}
+	for id := range s.busy {
+		ids[id] = true
+	}
+	return ids
+}
+
+// tells notes that the server is about to be told of ids, until done is called.
+func (s *subscription) tells(ids []string) (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy == nil {
+		s.busy = map[string]int{}
+	}
+	for _, id := range ids {
+		s.busy[id]++
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, id := range ids {
+			if s.busy[id]--; s.busy[id] == 0 {
+				delete(s.busy, id)
+			}
+		}
+	}
 }
 
 // waitForRoom waits for room in the window, but not beyond at. It returns 0 if there was none.
@@ -200,6 +255,11 @@ func (s *subscription) handOverAgain(ctx context.Context) time.Time {
 
 // settle is the settler's.
 func (s *subscription) settle(batch []*adapter.Held[*entry]) {
+	ids := make([]string, len(batch))
+	for i, h := range batch {
+		ids[i] = h.Entry.id
+	}
+	defer s.tells(ids)()
 	var released []*entry
 	nacked := 0
 	now := time.Now()
@@ -237,6 +297,7 @@ func (s *subscription) sendAcks(ctx context.Context) {
 	if len(ids) == 0 {
 		return
 	}
+	defer s.tells(ids)()
 	if err := s.member.client.XAck(ctx, s.topic, s.member.group, ids...).Err(); err != nil {
 		s.log.Warn("redisstream: acks could not be sent; tries again", "error", err, "acks", len(ids))
 		s.mu.Lock()

@@ -1,9 +1,10 @@
 // Command chaos runs the same system on several brokers side by side, troubles all of it at once for a time, and judges what is left:
 // nothing lost, no effect doubled, each key in order, and dead letters of exactly what cannot be handled.
 //
-//	go run ./integration/chaos [-duration 3m] [-seed N] [-brokers kafka,redis,nats,amqp,postgres] [-actions kill,freeze] [-cluster] [-keep]
+//	go run ./integration/chaos [-duration 3m] [-seed N] [-brokers kafka,redis-one,...] [-actions kill,freeze-relay] [-cluster] [-plan] [-keep]
 //
-// Each broker has a pipeline of processes, which are copies of this program:
+// Each broker has a pipeline of processes, which are copies of this program. Redis and NATS have two, with several members, of whom no order is
+// asked, and with one, whose order must hold through crashes:
 //
 //	producer    changes rows and adds events to the outbox, in one transaction
 //	relays      publish them from the outbox to the broker, in order per key

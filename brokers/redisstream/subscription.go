@@ -38,7 +38,7 @@ type subscription struct {
 
 	mu     sync.Mutex
 	unsent []string       // ids that were acked, which the server does not know
-	again  []again        // nacked, in the order of their time
+	again  []again        // given back, to come again here, in the order of their time
 	busy   map[string]int // how many calls are about to tell the server of an id
 
 	left []*entry // of run: what it could not hand over
@@ -261,7 +261,7 @@ func (s *subscription) settle(batch []*adapter.Held[*entry]) {
 	}
 	defer s.tells(ids)()
 	var released []*entry
-	nacked := 0
+	later := 0
 	now := time.Now()
 	s.mu.Lock()
 	for _, h := range batch {
@@ -269,15 +269,21 @@ func (s *subscription) settle(batch []*adapter.Held[*entry]) {
 		case adapter.Acked:
 			s.unsent = append(s.unsent, h.Entry.id)
 		case adapter.Nacked:
-			nacked++
+			later++
 			s.again = append(s.again, again{h.Entry, now.Add(s.config.nackDelay(h.Entry.count))})
 		case adapter.Released, adapter.Undecided:
-			released = append(released, h.Entry)
+			if h.Entry.count == 1 {
+				released = append(released, h.Entry) // anybody's, at once
+				continue
+			}
+			// A member that takes again what it gave back would spin.
+			later++
+			s.again = append(s.again, again{h.Entry, now.Add(s.config.nackDelay(h.Entry.count - 1))})
 		}
 	}
 	slices.SortStableFunc(s.again, func(a, b again) int { return a.at.Compare(b.at) })
 	s.mu.Unlock()
-	s.settler.Reserve(nacked)
+	s.settler.Reserve(later)
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	s.sendAcks(ctx)

@@ -29,6 +29,9 @@ const (
 	Check
 )
 
+// DefaultCloseTimeout is the default of Config.CloseTimeout.
+const DefaultCloseTimeout = 3 * time.Second
+
 // NoTimeout as Config.Patience is for a server whose consumer_timeout is off.
 const NoTimeout time.Duration = -1
 
@@ -85,7 +88,8 @@ type Config struct {
 	// LagInterval is how often a subscription asks how many messages its queue has. Default 5 s.
 	LagInterval time.Duration
 
-	// CloseTimeout bounds the last words to the server. Default 5 s.
+	// CloseTimeout bounds the last words to the server. It has to fit into the time that whoever closes the subscription has, 5 s
+	// for the runtime. Default 3 s.
 	CloseTimeout time.Duration
 
 	// Logger gets what nobody can be told by an error. Default slog.Default().
@@ -157,7 +161,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.DialTimeout = cmp.Or(c.DialTimeout, 10*time.Second)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 10*time.Second)
 	c.LagInterval = cmp.Or(c.LagInterval, 5*time.Second)
-	c.CloseTimeout = cmp.Or(c.CloseTimeout, 5*time.Second)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, DefaultCloseTimeout)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c, nil
 }

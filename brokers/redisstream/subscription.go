@@ -22,7 +22,7 @@ const (
 	// The delays between tries while the server does not answer.
 	firstDelay, maxDelay = 50 * time.Millisecond, 2 * time.Second
 	// closeTimeout bounds the last words to the server.
-	closeTimeout = 5 * time.Second
+	closeTimeout = 2 * time.Second
 )
 
 // subscription is one member at work. One goroutine, run, reads and hands over; the settler's acks and gives back; a

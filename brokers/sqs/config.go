@@ -14,6 +14,12 @@ import (
 // AnyRedrivePolicy as Config.MinReceives accepts whatever redrive policy a queue has.
 const AnyRedrivePolicy = -1
 
+// The defaults of Config that add up when a subscription ends.
+const (
+	DefaultWaitTime     = 2 * time.Second
+	DefaultCloseTimeout = 2 * time.Second
+)
+
 // What SQS itself sets.
 const (
 	maxVisibility = 12 * time.Hour      // from the receive on, however often it is prolonged
@@ -87,7 +93,7 @@ type Config struct {
 
 	// WaitTime is how long a receive waits for messages: whole seconds, 1 s to 20 s. A subscription that ends waits for the
 	// receives under way, since one that is broken off can take messages with it for the time of Visibility. So
-	// it is the longest that a Close takes of an idle subscription. Default 5 s.
+	// it is the longest that a Close takes of an idle subscription. Default 2 s.
 	WaitTime time.Duration
 
 	// NackDelay is the delay before a message comes again that was nacked on its first delivery; each further delivery
@@ -111,7 +117,8 @@ type Config struct {
 	MaxMessageBytes int
 
 	// CloseTimeout bounds how long the end of a subscription waits for acks and returns to be taken, and how long beyond
-	// WaitTime a receive may take. Default 5 s.
+	// WaitTime a receive may take. WaitTime and CloseTimeout have to fit into the time that whoever closes it has, 5 s for the
+	// runtime. Default 2 s.
 	CloseTimeout time.Duration
 
 	// Logger gets what nobody can be told by an error. Default slog.Default().
@@ -127,12 +134,12 @@ func (c Config) withDefaults() (Config, error) {
 	c.Visibility = cmp.Or(c.Visibility, 30*time.Second)
 	c.Window = cmp.Or(c.Window, 256)
 	c.Pollers = cmp.Or(c.Pollers, 4)
-	c.WaitTime = cmp.Or(c.WaitTime, 5*time.Second)
+	c.WaitTime = cmp.Or(c.WaitTime, DefaultWaitTime)
 	c.NackDelay = cmp.Or(c.NackDelay, time.Second)
 	c.MaxNackDelay = cmp.Or(c.MaxNackDelay, max(5*time.Minute, c.NackDelay))
 	c.Envelope = cmp.Or(c.Envelope, EnvelopeAuto)
 	c.MaxMessageBytes = cmp.Or(c.MaxMessageBytes, 256<<10)
-	c.CloseTimeout = cmp.Or(c.CloseTimeout, 5*time.Second)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, DefaultCloseTimeout)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	if c.QueueName == nil {
 		c.QueueName = func(topic, consumer string) string { return queueName(topic, consumer, c.FIFO) }

@@ -12,9 +12,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	amqpbroker "github.com/headrace-go/headrace/brokers/amqp"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	kafkabroker "github.com/headrace-go/headrace/brokers/kafka"
 	pgbroker "github.com/headrace-go/headrace/brokers/postgres"
+	"github.com/headrace-go/headrace/brokers/sqs"
 	"github.com/headrace-go/headrace/integration/history"
 	"github.com/headrace-go/headrace/internal/testserver"
 	"github.com/headrace-go/headrace/ordering"
@@ -99,6 +101,7 @@ func TestSubscriptionsEndWithinTheRuntimesPatience(t *testing.T) {
 	const leave = 2 * time.Second // of a Kafka group, see its CloseTimeout
 	for name, d := range map[string]time.Duration{
 		"kafka": kafkabroker.DefaultCloseTimeout + leave, "jetstream": jetstream.DefaultCloseTimeout, "postgres": pgbroker.DefaultCloseTimeout,
+		"amqp": amqpbroker.DefaultCloseTimeout, "sqs": sqs.DefaultWaitTime + sqs.DefaultCloseTimeout,
 	} {
 		if d >= ordering.DefaultCancelGrace {
 			t.Errorf("%s takes up to %v, want less than %v", name, d, ordering.DefaultCancelGrace)

@@ -150,20 +150,19 @@ func suite(t *testing.T, fifo bool, broker func(testing.TB) brokers.Broker) {
 // Watermill's own suite. With one un-acked delivery the order is what the suite calls guaranteed; with a window, which it
 // knows nothing of, deliveries run ahead of the acks.
 func TestUniversal(t *testing.T) {
-	for _, mode := range modes {
-		for _, window := range []struct {
-			name string
-			size int
-		}{{"one un-acked", 1}, {"window", 100}} {
-			t.Run(mode.name+", "+window.name, func(t *testing.T) {
-				b := open(t, sqs.Config{FIFO: mode.fifo, Key: func(*message.Message) []byte { return []byte("one key") }})
-				universal(t, b, window.size, tests.Features{
-					GuaranteedOrderWithSingleSubscriber: mode.fifo,
-					Persistent:                          true,
-					ForceShort:                          true, // its full size is minutes of ElasticMQ
-				})
+	for _, tt := range []struct {
+		name   string
+		fifo   bool
+		window int
+	}{{"standard, window", false, 100}, {"fifo, one un-acked", true, 1}} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := open(t, sqs.Config{FIFO: tt.fifo, Key: func(*message.Message) []byte { return []byte("one key") }})
+			universal(t, b, tt.window, tests.Features{
+				GuaranteedOrderWithSingleSubscriber: tt.fifo,
+				Persistent:                          true,
+				ForceShort:                          true, // its full size is minutes of ElasticMQ
 			})
-		}
+		})
 	}
 }
 

@@ -64,7 +64,8 @@ func TestSabotageIsFound(t *testing.T) {
 		t.Fatalf("%d verdicts of %d pipelines", len(r.Verdicts), len(c.Pipelines))
 	}
 	for _, v := range r.Verdicts {
-		if v.Made < 100 || v.Attempts < 100 || v.Acks < 100 || v.Poison == 0 {
+		few := v.Attempts < 100 && v.Pipeline != string(ackFirst) // what is acked and then fails is not tried again
+		if v.Made < 100 || few || v.Acks < 100 || v.Poison == 0 {
 			t.Errorf("%s: %d events, %d of them poison, %d attempts, %d acks: that proves nothing", v.Pipeline, v.Made, v.Poison, v.Attempts, v.Acks)
 		}
 		checkBroken(t, v)

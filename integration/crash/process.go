@@ -81,12 +81,12 @@ func (p *process) keep() {
 			p.s.count("exits by itself")
 			p.s.log("%s ended by itself: %v", p.spec.Name, err)
 		}
-		stopped := p.stopped
+		stopped, meant := p.stopped, p.meant
 		p.mu.Unlock()
 		if stopped {
 			return
 		}
-		if !p.meant { // as an orchestrator backs off
+		if !meant { // as an orchestrator backs off
 			wait(p.s.ctx, 300*time.Millisecond)
 		}
 		p.mu.Lock()

@@ -202,8 +202,9 @@ func (b *Broker) Close() error {
 	if !first {
 		return errors.Join(errs...)
 	}
-	b.js.CleanupPublisher()
+	// In this order: the other way round nats.go can leave a goroutine behind that has not begun to listen to the connection.
 	b.disconnect()
+	b.js.CleanupPublisher()
 	return errors.Join(errs...)
 }
 

@@ -62,7 +62,7 @@ const (
 var sabotages = []sabotage{ackFirst, twice, skip, unordered, condemn}
 
 // one of so many events is sabotaged.
-const rarely = 25
+const rarely = 7
 
 // spec is what a process is told at its start.
 type spec struct {

@@ -23,6 +23,6 @@
 // What the application keeps in the test's own process beyond that survives. Waits between attempts are cut to a
 // millisecond; what the handlers themselves wait for is not.
 //
-// The sub-packages are for others: brokersuite, readersuite, inboxsuite, outboxsuite, deadlettersuite, parkingsuite and
+// The sub-packages are for others: brokertest, readersuite, inboxsuite, outboxsuite, deadlettersuite, parkingsuite and
 // ledgersuite hold the conformance tests that those run who write an adapter for a broker or a store for a database.
 package headracetest

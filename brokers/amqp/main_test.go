@@ -13,7 +13,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/amqp"
-	"github.com/headrace-go/headrace/headracetest/brokersuite"
+	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/leak"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
@@ -140,7 +140,7 @@ func TestSuite(t *testing.T) {
 					tb.Fatal(err)
 				}
 			}
-			brokersuite.Run(t, brokersuite.Suite{
+			brokertest.Run(t, brokertest.Suite{
 				New: func(tb testing.TB) brokers.Broker { return open(tb, tt.config) },
 				PublishForeign: func(tb testing.TB, b brokers.Broker, topic string, payload []byte) {
 					foreign(tb, b, topic, amqp091.Publishing{Body: payload})

@@ -10,7 +10,7 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
-	"github.com/headrace-go/headrace/headracetest/brokersuite"
+	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
 
@@ -20,7 +20,7 @@ func TestSuite(t *testing.T) {
 		config jetstream.Config
 	}{{"plain ack", jetstream.Config{}}, {"double ack", jetstream.Config{DoubleAck: true}}} {
 		t.Run(tt.name, func(t *testing.T) {
-			brokersuite.Run(t, newSuite(tt.config, func(tb testing.TB, config jetstream.Config) (brokers.Broker, error) {
+			brokertest.Run(t, newSuite(tt.config, func(tb testing.TB, config jetstream.Config) (brokers.Broker, error) {
 				return embedded.New(embedded.Config{Dir: tb.TempDir()}, config)
 			}))
 		})
@@ -34,11 +34,11 @@ func TestSuiteOnServer(t *testing.T) {
 		return jetstream.New(config)
 	})
 	suite.ReleasedMayRepeat = true // seen with nats-server 2.9.10, now and then
-	brokersuite.Run(t, suite)
+	brokertest.Run(t, suite)
 }
 
-func newSuite(config jetstream.Config, open func(testing.TB, jetstream.Config) (brokers.Broker, error)) brokersuite.Suite {
-	return brokersuite.Suite{
+func newSuite(config jetstream.Config, open func(testing.TB, jetstream.Config) (brokers.Broker, error)) brokertest.Suite {
+	return brokertest.Suite{
 		New: func(tb testing.TB) brokers.Broker {
 			config.AckWait = time.Second
 			config.NackDelay, config.MaxNackDelay = 5*time.Millisecond, 50*time.Millisecond

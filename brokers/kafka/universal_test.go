@@ -12,7 +12,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/kafka"
-	"github.com/headrace-go/headrace/headracetest/brokersuite"
+	"github.com/headrace-go/headrace/headracetest/brokertest"
 )
 
 // Watermill's own suite. With one un-acked delivery the broker keeps the order that the suite calls guaranteed; with a
@@ -78,7 +78,7 @@ func TestConformanceOnKafka(t *testing.T) {
 }
 
 func conformance(t *testing.T, seeds []string) {
-	brokersuite.Run(t, brokersuite.Suite{
+	brokertest.Run(t, brokertest.Suite{
 		New: func(tb testing.TB) brokers.Broker {
 			b, err := kafka.New(kafka.Config{
 				Seeds: seeds, Options: fast(), Partitions: 1, Replicas: 1,

@@ -7,7 +7,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/memory"
-	"github.com/headrace-go/headrace/headracetest/brokersuite"
+	"github.com/headrace-go/headrace/headracetest/brokertest"
 )
 
 func TestSuite(t *testing.T) {
@@ -16,7 +16,7 @@ func TestSuite(t *testing.T) {
 		config memory.Config
 	}{{"one partition", memory.Config{}}, {"partitions", memory.Config{Partitions: 4}}} {
 		t.Run(tt.name, func(t *testing.T) {
-			brokersuite.Run(t, brokersuite.Suite{
+			brokertest.Run(t, brokertest.Suite{
 				New: func(tb testing.TB) brokers.Broker {
 					b, err := memory.New(tt.config)
 					if err != nil {

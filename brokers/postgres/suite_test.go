@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/brokers"
-	"github.com/headrace-go/headrace/headracetest/brokersuite"
+	"github.com/headrace-go/headrace/headracetest/brokertest"
 )
 
 func TestConformance(t *testing.T) {
@@ -20,7 +20,7 @@ func TestConformance(t *testing.T) {
 		e.exec("INSERT INTO "+e.table("message")+" (group_id, bucket, msg_key, metadata, payload) SELECT id, (SELECT coalesce(max(bucket), 0) FROM "+
 			e.table("message")+" m WHERE m.group_id = g.id), 'key', $2, $3 FROM "+e.table("group")+" g WHERE topic = $1", topic, metadata, payload)
 	}
-	brokersuite.Run(t, brokersuite.Suite{
+	brokertest.Run(t, brokertest.Suite{
 		New: func(tb testing.TB) brokers.Broker {
 			config := e.config()
 			config.LeaseTTL = short

@@ -12,7 +12,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/redisstream"
-	"github.com/headrace-go/headrace/headracetest/brokersuite"
+	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/leak"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
@@ -70,7 +70,7 @@ func open(tb testing.TB, config redisstream.Config) *redisstream.Broker {
 }
 
 func TestSuite(t *testing.T) {
-	brokersuite.Run(t, brokersuite.Suite{
+	brokertest.Run(t, brokertest.Suite{
 		New: func(tb testing.TB) brokers.Broker { return open(tb, redisstream.Config{}) },
 		PublishForeign: func(tb testing.TB, _ brokers.Broker, topic string, payload []byte) {
 			if err := client(tb).XAdd(tb.Context(), &redis.XAddArgs{Stream: topic, Values: []any{"payload", payload}}).Err(); err != nil {

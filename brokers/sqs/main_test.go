@@ -17,7 +17,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/sqs"
-	"github.com/headrace-go/headrace/headracetest/brokersuite"
+	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/leak"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
@@ -121,7 +121,7 @@ func TestSuite(t *testing.T) {
 }
 
 func suite(t *testing.T, fifo bool, broker func(testing.TB) brokers.Broker) {
-	brokersuite.Run(t, brokersuite.Suite{
+	brokertest.Run(t, brokertest.Suite{
 		New: broker,
 		PublishForeign: func(tb testing.TB, _ brokers.Broker, topic string, payload []byte) {
 			// SQS itself takes no other text: what is none has to say what it is.

@@ -1,7 +1,7 @@
-// Package brokersuite is the conformance suite for broker adapters. An adapter that passes it can be trusted with what the
+// Package brokertest is the conformance suite for broker adapters. An adapter that passes it can be trusted with what the
 // runtime relies on: what it says of itself is true, nothing is lost, nothing is settled by itself, and bytes
 // arrive as they were sent. It tests brokers.Broker only; Watermill's own universal suite comes beside it.
-package brokersuite
+package brokertest
 
 import (
 	"crypto/rand"
@@ -50,7 +50,7 @@ type Suite struct {
 // Run runs the suite, one subtest after another. Each also fails if a goroutine outlives its broker.
 func Run(t *testing.T, s Suite) {
 	if s.New == nil {
-		t.Fatal("brokersuite: Suite.New is nil")
+		t.Fatal("brokertest: Suite.New is nil")
 	}
 	if s.Wait == 0 {
 		s.Wait = 15 * time.Second

@@ -1,4 +1,4 @@
-package brokersuite
+package brokertest
 
 import (
 	"context"

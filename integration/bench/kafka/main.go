@@ -71,6 +71,7 @@ func main() {
 	only := flag.String("only", "", "only the subjects whose names contain this")
 	format := flag.String("format", "both", "table, json (lines), or both")
 	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
+	allocs := flag.String("memprofile", "", "write a profile of all allocations to this file")
 	flag.Parse()
 	seeds := os.Getenv("HEADRACE_KAFKA_SEEDS")
 	switch {
@@ -92,6 +93,13 @@ func main() {
 	}
 	results, err := measure(options{strings.Split(seeds, ","), *n, time.Duration(*seconds * float64(time.Second)), *full, *only})
 	pprof.StopCPUProfile()
+	if *allocs != "" {
+		f, ferr := os.Create(*allocs)
+		if ferr == nil {
+			ferr = errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
+		}
+		err = errors.Join(err, ferr)
+	}
 	if err := errors.Join(err, write(os.Stdout, results, *format)); err != nil {
 		log.Fatal(err)
 	}

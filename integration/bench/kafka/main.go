@@ -24,7 +24,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -35,6 +34,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/headrace-go/headrace/integration/bench/internal/pace"
 )
 
 // result is one line of the output.
@@ -191,7 +192,7 @@ func write(w io.Writer, results []result, format string) error {
 		fmt.Fprintln(tw, "subject\tkeys\thandler\twindow\tmessages/s\tx stock\tx raw\tof ideal\tcpu us\tallocs\tack p50 ms\tp99\tp999\tMB\t")
 		for _, r := range results {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%d\t%.0f\t%s\t%s\t%s\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.0f\t\n", r.Subject, r.Keys, r.Handler, r.Window, r.PerSecond,
-				ratio(r.XStock, "%.1f", 1), ratio(r.XRaw, "%.2f", 1), ratio(r.OfIdeal, "%.0f %%", 100), r.CPUMicros, r.Allocs, r.P50, r.P99, r.P999, r.MemoryMB)
+				pace.Ratio("%.1f", r.XStock), pace.Ratio("%.2f", r.XRaw), pace.Ratio("%.0f %%", 100*r.OfIdeal), r.CPUMicros, r.Allocs, r.P50, r.P99, r.P999, r.MemoryMB)
 		}
 		if err := tw.Flush(); err != nil {
 			return err
@@ -200,18 +201,5 @@ func write(w io.Writer, results []result, format string) error {
 	if format == "table" {
 		return nil
 	}
-	enc := json.NewEncoder(w)
-	for _, r := range results {
-		if err := enc.Encode(r); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func ratio(v float64, format string, times float64) string {
-	if v == 0 {
-		return "-"
-	}
-	return fmt.Sprintf(format, v*times)
+	return pace.Lines(w, results)
 }

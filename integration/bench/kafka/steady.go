@@ -75,7 +75,7 @@ func steadyLoad(o options, failing int) (r result, err error) {
 			if fails && f.Attempt <= failures {
 				return errNotYet
 			}
-			l.handle()
+			l.Handle()
 			if !fails {
 				l.ack(f.Delivery.Partition, f.Delivery.Offset, f.Original.Acked())
 			}

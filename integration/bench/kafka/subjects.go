@@ -49,7 +49,7 @@ var raw = subject{"raw franz-go poll loop", func(ctx context.Context, l *load) e
 	for ctx.Err() == nil {
 		cl.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
 			if ctx.Err() == nil {
-				l.handle()
+				l.Handle()
 				l.ack(r.Partition, r.Offset, nil)
 			}
 		})
@@ -68,7 +68,7 @@ var stockRouter = subject{"stock watermill-kafka router", func(ctx context.Conte
 		return err
 	}
 	return onRouter(ctx, l, sub, func(m *message.Message) error {
-		l.handle()
+		l.Handle()
 		partition, _ := stock.MessagePartitionFromCtx(m.Context())
 		offset, _ := stock.MessagePartitionOffsetFromCtx(m.Context())
 		l.ack(partition, offset, m.Acked())
@@ -93,7 +93,7 @@ var bare = subject{"brokers/kafka, bare router", func(ctx context.Context, l *lo
 			return err
 		}
 		return onRouter(ctx, l, sub, func(m *message.Message) error {
-			l.handle()
+			l.Handle()
 			d := brokers.DeliveryOf(m.Context())
 			l.ack(d.Partition, d.Offset, m.Acked())
 			return nil
@@ -111,11 +111,11 @@ func withBroker(l *load, run func(*kafka.Broker) error) error {
 
 var headrace = subject{"headrace", func(ctx context.Context, l *load) error {
 	concurrency := 0 // the default: a handler that waits for nothing needs no more
-	if l.wait > 0 {
+	if l.Wait() > 0 {
 		concurrency = l.window
 	}
 	return onRuntime(ctx, l, concurrency, func(ctx context.Context, _ []byte) error {
-		l.handle()
+		l.Handle()
 		f := flight.From(ctx)
 		l.ack(f.Delivery.Partition, f.Delivery.Offset, f.Original.Acked())
 		return nil

@@ -9,7 +9,7 @@ GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 FUZZERS ?= $(shell grep -ro --include='*_test.go' '^func Fuzz[A-Za-z]*' . | sed -E 's|/[^/]*:func |:|' | sort)
 FUZZTIME ?= 60s
 
-.PHONY: help test check lint tidy fuzz mutants test-cluster chaos crash failures bench bench-kafka bench-sql vuln servers stop soak
+.PHONY: help test check lint tidy fuzz mutants test-cluster chaos crash failures bench bench-kafka bench-sql bench-brokers vuln servers stop soak
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -39,6 +39,9 @@ bench-kafka: ## Kafka: a raw loop, stock watermill-kafka and Headrace (2 min, ta
 bench-sql: ## Postgres: inbox, growth and outbox beside hand-written loops (15 min, most of it 20 million claims); PART=inbox, growth or relay alone; JSON=1
 	@eval "$$(integration/servers env postgres kafka)" && for part in $(or $(PART),inbox growth relay); do \
 		$(GO) run ./integration/bench/sql $$part $(if $(JSON),-json) || exit 1; done
+
+bench-brokers: ## every adapter beside the stock one and the raw client (5 min, table and JSON lines); ONLY=kafka/headrace, JSON=1
+	@eval "$$(integration/servers env)" && $(GO) run ./integration/bench/brokers $(if $(ONLY),-only $(ONLY)) $(if $(JSON),-format json)
 
 fuzz: ## fuzz every target for FUZZTIME (60s), two at a time; FUZZERS="./event:FuzzNew" for some; CI runs four of them
 	@printf '%s\n' $(FUZZERS) | xargs -P 2 -I{} .ci/fuzz {} $(FUZZTIME)

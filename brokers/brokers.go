@@ -84,6 +84,14 @@ type Capabilities struct {
 	// Releases says that a delivery can be given back without a verdict, see Delivery.Release.
 	Releases bool
 
+	// Delays says that the broker can delay one message, see Delivery.Delay.
+	Delays bool
+
+	// DeliveryLimit is the fewest deliveries after which the broker may take a message away by itself: to a
+	// dead-letter queue of its own, or for good. Each arrival counts, also after a release, a delay or a crash.
+	// 0: it never does. The runtime warns of a limit that the attempts of a message can reach.
+	DeliveryLimit int
+
 	// FanOut says that consumers of different names each get every message of a topic.
 	FanOut bool
 
@@ -94,6 +102,7 @@ type Capabilities struct {
 	// 0 means unknown or for ever. The runtime compares the inbox's retention with it.
 	Retention time.Duration
 
-	// MaxHeaderBytes bounds all metadata of one message (keys and values); 0 means no limit of note.
+	// MaxHeaderBytes bounds all metadata of one message (keys and values); one value may take it all. 0 means no
+	// limit of note. What an adapter takes beyond it arrives; what it does not take is a permanent error of Publish.
 	MaxHeaderBytes int
 }

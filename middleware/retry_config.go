@@ -121,6 +121,9 @@ func (c RetryConfig) Validate() error {
 	return nil
 }
 
+// Attempts is MaxAttempts, or its default.
+func (c RetryConfig) Attempts() int { return c.withDefaults().MaxAttempts }
+
 // Budget is the longest that the policy can hold a message's lane by delays: with the time that the handler
 // itself takes, it is what a broker's patience has to cover. MaxElapsed bounds it; without a limit it is
 // the sum of the longest delays.

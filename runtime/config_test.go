@@ -3,6 +3,7 @@ package runtime_test
 import (
 	"context"
 	"database/sql"
+	"strings"
 	"testing"
 	"time"
 
@@ -165,6 +166,40 @@ func TestSettingsAgainstTheBrokersCapabilities(t *testing.T) {
 			runtime.Handle(b.rt.Consumer("a", "t"), "x", handleNothing)
 			runtime.Handle(b.rt.Consumer("b", "t"), "x", handleNothing)
 			wantParts(t, b.rt.Run(t.Context()), tt.want...)
+		})
+	}
+}
+
+func TestLimitsOfTheBrokerAreWarnings(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*brokers.Capabilities)
+		want   []string // nil: no warning
+	}{
+		{"attempts beyond the delivery limit", func(c *brokers.Capabilities) { c.DeliveryLimit = 2 }, []string{"level=WARN", "consumer=a", "broker=memory", "attempts=3", "delivery_limit=2"}},
+		{"as many attempts as the delivery limit", func(c *brokers.Capabilities) { c.DeliveryLimit = 3 }, nil},
+		{"concurrency beyond the un-acked limit", func(c *brokers.Capabilities) { c.MaxUnacked = 1 }, []string{"level=WARN", "consumer=a", "broker=memory", "concurrency=2", "max_unacked=1"}},
+		{"no limits", func(*brokers.Capabilities) {}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t, func(c *runtime.Config) {
+				caps := c.Broker.Capabilities()
+				tt.change(&caps)
+				c.Broker = capable{c.Broker, caps}
+				c.Policy = runtime.Policy{Retry: quick, Concurrency: 2}
+			})
+			runtime.Handle(b.rt.Consumer("a", "t"), "x", handleNothing)
+			b.start()
+			b.mustStop()
+			for _, part := range tt.want {
+				if !strings.Contains(b.log.String(), part) {
+					t.Errorf("the log lacks %q:\n%s", part, b.log.String())
+				}
+			}
+			if tt.want == nil && strings.Contains(b.log.String(), "level=WARN") {
+				t.Errorf("the log has a warning:\n%s", b.log.String())
+			}
 		})
 	}
 }

@@ -37,8 +37,24 @@ func (r *Runtime) preflight(ctx context.Context) error {
 			return fmt.Errorf("outbox relay %d: its tables cannot be read (was the store's Migrate called?): %w", i, err)
 		}
 	}
+	r.warnLimits(ctx, caps)
 	r.warnRetention(ctx, caps)
 	return nil
+}
+
+// warnLimits tells of settings that the broker does not follow.
+func (r *Runtime) warnLimits(ctx context.Context, caps brokers.Capabilities) {
+	for _, c := range r.consumers {
+		// A delivery can have all the attempts, or one: the delays that the broker keeps, restarts and crashes take one each.
+		if attempts := c.config.Retry.Attempts(); caps.DeliveryLimit > 0 && attempts > caps.DeliveryLimit {
+			r.config.Logger.WarnContext(ctx, "the broker may take a message away before its attempts are used up: raise its delivery limit, or lower Retry.MaxAttempts",
+				"consumer", c.config.Name, "broker", caps.System, "attempts", attempts, "delivery_limit", caps.DeliveryLimit)
+		}
+		if caps.MaxUnacked > 0 && c.config.Concurrency > caps.MaxUnacked {
+			r.config.Logger.WarnContext(ctx, "the broker gives fewer messages at once than the consumer's Concurrency",
+				"consumer", c.config.Name, "broker", caps.System, "concurrency", c.config.Concurrency, "max_unacked", caps.MaxUnacked)
+		}
+	}
 }
 
 // checkBroker refuses a retry budget that outlasts the broker's patience.

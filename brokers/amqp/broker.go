@@ -64,6 +64,7 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 		Patience:         max(b.config.Patience, 0),
 		CountsDeliveries: true,
 		Releases:         true,
+		Delays:           true,
 		FanOut:           true,
 		MaxHeaderBytes:   maxHeaderBytes,
 	}

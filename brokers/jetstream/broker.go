@@ -134,6 +134,7 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 		ExtendsPatience:  true,
 		CountsDeliveries: true,
 		Releases:         true,
+		Delays:           true,
 		FanOut:           true,
 		Replays:          true,
 		Retention:        max(b.config.MaxAge, 0),

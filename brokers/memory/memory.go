@@ -149,6 +149,7 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 		Ordering:         brokers.OrderingTopic,
 		CountsDeliveries: true,
 		Releases:         true,
+		Delays:           true,
 		FanOut:           true,
 	}
 	if b.config.Partitions > 1 {

@@ -49,10 +49,13 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 		PatienceLimit:    maxVisibility,
 		CountsDeliveries: true,
 		Releases:         true,
+		Delays:           !b.config.FIFO,
 		FanOut:           b.config.SNS != nil,
 		Retention:        b.config.Retention,
 		// What cannot be an attribute takes up to three times its bytes; the rest is for the payload.
 		MaxHeaderBytes: b.config.MaxMessageBytes / 8,
+		// A queue may have a redrive policy; Subscribe refuses one with less.
+		DeliveryLimit: max(b.config.MinReceives, 1),
 	}
 	if b.config.FIFO {
 		c.Ordering = brokers.OrderingKey

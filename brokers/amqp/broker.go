@@ -22,10 +22,10 @@ type Broker struct {
 	internal              *sender       // of handed over and delayed messages
 	registering           chan struct{} // capacity 1
 
+	subs adapter.Members[*subscriber]
+	pubs adapter.Members[*publisher]
+
 	mu     sync.Mutex
-	closed bool
-	subs   map[*subscriber]struct{}
-	pubs   map[*publisher]struct{}
 	topics map[string]bool            // exchanges that were made or checked; as many as the application has
 	level  int                        // of the delays, those below it were made
 	reads  map[*subscription]struct{} // that run
@@ -46,8 +46,6 @@ func New(config Config) (*Broker, error) {
 	b := &Broker{
 		config:      config,
 		registering: make(chan struct{}, 1),
-		subs:        make(map[*subscriber]struct{}),
-		pubs:        make(map[*publisher]struct{}),
 		topics:      make(map[string]bool),
 		reads:       make(map[*subscription]struct{}),
 	}
@@ -84,13 +82,10 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 	case s.Window == 0:
 		s.Window = b.config.Window
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, fmt.Errorf("amqp: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
-	}
 	sub := &subscriber{broker: b, subscription: s}
-	b.subs[sub] = struct{}{}
+	if err := b.subs.Add(sub); err != nil {
+		return nil, fmt.Errorf("amqp: subscriber of consumer %q: broker: %w", s.Consumer, err)
+	}
 	return sub, nil
 }
 
@@ -100,44 +95,19 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 // be stored, so that order is lost where only a part is published again. Config.PublishTimeout and the context of a
 // call's first message bound the wait, also for a server that cannot be reached, or is short of memory.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, fmt.Errorf("amqp: publisher: broker: %w", ErrClosed)
-	}
 	p := &publisher{broker: b, sender: newSender(b.publishing)}
-	b.pubs[p] = struct{}{}
+	if err := b.pubs.Add(p); err != nil {
+		p.sender.close()
+		return nil, fmt.Errorf("amqp: publisher: broker: %w", err)
+	}
 	return p, nil
 }
 
 // Close ends all subscriptions and calls of Publish, waits for them, and closes the connections. It is idempotent.
 func (b *Broker) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	subs := make([]*subscriber, 0, len(b.subs))
-	for s := range b.subs {
-		subs = append(subs, s)
-	}
-	pubs := make([]*publisher, 0, len(b.pubs))
-	for p := range b.pubs {
-		pubs = append(pubs, p)
-	}
-	b.mu.Unlock()
-	var errs []error
-	for _, s := range subs {
-		errs = append(errs, s.Close())
-	}
-	for _, p := range pubs {
-		errs = append(errs, p.Close())
-	}
+	err := errors.Join(b.subs.Close(), b.pubs.Close())
 	b.internal.close()
 	b.consuming.close()
 	b.publishing.close()
-	return errors.Join(errs...)
-}
-
-func (b *Broker) isClosed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.closed
+	return err
 }

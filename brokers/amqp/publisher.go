@@ -121,7 +121,7 @@ func (p *publisher) letter(topic string, m *message.Message) (letter, error) {
 
 // begin notes a call, unless the publisher is closed.
 func (p *publisher) begin() error {
-	if p.broker.isClosed() {
+	if p.broker.pubs.Closed() {
 		return fmt.Errorf("broker: %w", ErrClosed)
 	}
 	p.mu.Lock()
@@ -140,8 +140,6 @@ func (p *publisher) Close() error {
 	p.mu.Unlock()
 	p.running.Wait()
 	p.sender.close()
-	p.broker.mu.Lock()
-	defer p.broker.mu.Unlock()
-	delete(p.broker.pubs, p)
+	p.broker.pubs.Remove(p)
 	return nil
 }

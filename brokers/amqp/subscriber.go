@@ -58,8 +58,6 @@ func (s *subscriber) SubscribeInitialize(topic string) error {
 // Close ends all subscriptions and waits for them. It is idempotent.
 func (s *subscriber) Close() error {
 	s.Subscriptions.Close()
-	s.broker.mu.Lock()
-	defer s.broker.mu.Unlock()
-	delete(s.broker.subs, s)
+	s.broker.subs.Remove(s)
 	return nil
 }

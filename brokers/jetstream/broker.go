@@ -11,10 +11,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
 // ErrClosed is what errors wrap after Close.
-var ErrClosed = errors.New("closed")
+var ErrClosed = adapter.ErrClosed
 
 // maxHeaderBytes is what Capabilities tells. The server stores 64 KB of headers; percent-encoding can make three
 // bytes of one.
@@ -30,9 +31,10 @@ type Broker struct {
 	js     jetstream.JetStream
 	gone   chan struct{} // closed when a connection of our own is closed for good
 
+	subs  adapter.Members[*subscriber]
+	leave sync.Once
+
 	mu      sync.Mutex
-	closed  bool
-	subs    map[*subscriber]struct{}
 	streams map[string]struct{} // topics that are known to have a stream
 }
 
@@ -49,7 +51,6 @@ func New(config Config) (*Broker, error) {
 		config:  config,
 		conn:    config.Conn,
 		gone:    make(chan struct{}),
-		subs:    make(map[*subscriber]struct{}),
 		streams: make(map[string]struct{}),
 	}
 	if b.conn == nil {
@@ -159,13 +160,10 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 		}
 	}
 	defaultTo(&s.Window, b.config.Window)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, fmt.Errorf("jetstream: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
-	}
 	sub := &subscriber{broker: b, subscription: s}
-	b.subs[sub] = struct{}{}
+	if err := b.subs.Add(sub); err != nil {
+		return nil, fmt.Errorf("jetstream: subscriber of consumer %q: broker: %w", s.Consumer, err)
+	}
 	return sub, nil
 }
 
@@ -174,9 +172,7 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 // stored in the order of the call even when one fails. An error names the first message that failed; messages after it
 // may or may not be stored, so publish the whole call again. A message whose context ends is given up.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+	if b.subs.Closed() {
 		return nil, fmt.Errorf("jetstream: publisher: broker: %w", ErrClosed)
 	}
 	return &publisher{broker: b}, nil
@@ -188,37 +184,13 @@ func (b *Broker) Conn() *nats.Conn { return b.conn }
 // Close ends all subscriptions, waits for them, and closes the connection unless it is the application's. It is
 // idempotent.
 func (b *Broker) Close() error {
-	b.mu.Lock()
-	first := !b.closed
-	b.closed = true
-	subs := make([]*subscriber, 0, len(b.subs))
-	for s := range b.subs {
-		subs = append(subs, s)
-	}
-	b.mu.Unlock()
-	var errs []error
-	for _, s := range subs {
-		errs = append(errs, s.Close())
-	}
-	if !first {
-		return errors.Join(errs...)
-	}
-	// In this order: the other way round nats.go can leave a goroutine behind that has not begun to listen to the connection.
-	b.disconnect()
-	b.js.CleanupPublisher()
-	return errors.Join(errs...)
-}
-
-func (b *Broker) forget(s *subscriber) {
-	b.mu.Lock()
-	delete(b.subs, s)
-	b.mu.Unlock()
-}
-
-func (b *Broker) isClosed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.closed
+	err := b.subs.Close()
+	b.leave.Do(func() {
+		// In this order: the other way round nats.go can leave a goroutine behind that has not begun to listen to the connection.
+		b.disconnect()
+		b.js.CleanupPublisher()
+	})
+	return err
 }
 
 // nackDelay is the delay after count deliveries.

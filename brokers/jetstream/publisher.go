@@ -24,7 +24,7 @@ type publisher struct {
 // Publish is described at [Broker.Publisher].
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	b := p.broker
-	if p.closed.Load() || b.isClosed() {
+	if p.closed.Load() || b.subs.Closed() {
 		return fmt.Errorf("jetstream: publish to topic %q: publisher: %w", topic, ErrClosed)
 	}
 	out := make([]*nats.Msg, len(messages))

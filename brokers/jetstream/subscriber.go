@@ -3,22 +3,18 @@ package jetstream
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
 // subscriber opens subscriptions of one consumer.
 type subscriber struct {
 	broker       *Broker
 	subscription brokers.Subscription
-
-	mu     sync.Mutex
-	closed bool
-	ends   []context.CancelFunc
-	wg     sync.WaitGroup
+	adapter.Subscriptions
 }
 
 // Subscribe makes sure of the stream and the durable, which is I/O, and starts a subscription. The subscription ends, and
@@ -35,31 +31,16 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	if err := s.Go(ctx, n.run); err != nil {
 		n.abandon()
-		return nil, fmt.Errorf("jetstream: subscribe to topic %q: subscriber of consumer %q: %w", topic, want.Consumer, ErrClosed)
+		return nil, fmt.Errorf("jetstream: subscribe to topic %q: subscriber of consumer %q: %w", topic, want.Consumer, err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	s.ends = append(s.ends, cancel)
-	s.wg.Go(func() {
-		defer cancel()
-		n.run(ctx)
-	})
 	return n.out, nil
 }
 
 // Close ends all subscriptions and waits for them. It is idempotent.
 func (s *subscriber) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	for _, end := range s.ends {
-		end()
-	}
-	s.ends = nil
-	s.mu.Unlock()
-	s.wg.Wait()
-	s.broker.forget(s)
+	s.Subscriptions.Close()
+	s.broker.subs.Remove(s)
 	return nil
 }

@@ -12,10 +12,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
 // ErrClosed is what errors wrap after Close, and the cause of the end of deliveries whose subscriber was closed.
-var ErrClosed = errors.New("closed")
+var ErrClosed = adapter.ErrClosed
 
 // maxHeaderBytes is what Capabilities tells: a record with its headers must fit into a batch, 1 MB by default, and
 // leave room for the payload.
@@ -28,9 +29,9 @@ type Broker struct {
 	producer *kgo.Client
 	admin    *kadm.Client
 
+	subs adapter.Members[*subscriber]
+
 	mu        sync.Mutex
-	closed    bool
-	subs      map[*subscriber]struct{}
 	topics    map[string]struct{}         // known to be there
 	running   map[groupPartition][]*hold  // of partitions that were given up, until somebody gets them here again
 	instances map[string]map[int]struct{} // ordinals in use of Config.InstanceID, by consumer
@@ -52,7 +53,6 @@ func New(config Config) (*Broker, error) {
 	}
 	b := &Broker{
 		config:    config,
-		subs:      make(map[*subscriber]struct{}),
 		topics:    make(map[string]struct{}),
 		running:   make(map[groupPartition][]*hold),
 		instances: make(map[string]map[int]struct{}),
@@ -92,13 +92,10 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 		return nil, fmt.Errorf("kafka: Subscription.Window of consumer %q is %d, want 0 to %d", s.Consumer, s.Window, MaxWindow)
 	}
 	defaultTo(&s.Window, b.config.Window)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, fmt.Errorf("kafka: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
-	}
 	sub := &subscriber{broker: b, subscription: s}
-	b.subs[sub] = struct{}{}
+	if err := b.subs.Add(sub); err != nil {
+		return nil, fmt.Errorf("kafka: subscriber of consumer %q: broker: %w", s.Consumer, err)
+	}
 	return sub, nil
 }
 
@@ -106,9 +103,7 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 // [PublishError]. Messages of one key are stored in the order of the calls, each once, whatever is sent again. A message whose
 // context ends before it was sent is given up.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+	if b.subs.Closed() {
 		return nil, fmt.Errorf("kafka: publisher: broker: %w", ErrClosed)
 	}
 	return &publisher{broker: b}, nil
@@ -117,32 +112,9 @@ func (b *Broker) Publisher() (message.Publisher, error) {
 // Close ends all subscriptions, waits for them, and closes the connections. Messages that are being published fail. It is
 // idempotent.
 func (b *Broker) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	subs := make([]*subscriber, 0, len(b.subs))
-	for s := range b.subs {
-		subs = append(subs, s)
-	}
-	b.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, s := range subs {
-		wg.Go(func() { _ = s.Close() }) // gives no error
-	}
-	wg.Wait()
+	err := b.subs.Close()
 	b.producer.Close()
-	return nil
-}
-
-func (b *Broker) isClosed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.closed
-}
-
-func (b *Broker) forget(s *subscriber) {
-	b.mu.Lock()
-	delete(b.subs, s)
-	b.mu.Unlock()
+	return err
 }
 
 // keepRunning remembers deliveries whose handlers may still run, for the next assignment of their partition to this process

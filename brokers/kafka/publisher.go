@@ -55,7 +55,7 @@ func (e *PublishError) Unwrap() []error {
 func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	b := p.broker
 	switch {
-	case p.closed.Load() || b.isClosed():
+	case p.closed.Load() || b.subs.Closed():
 		return fmt.Errorf("kafka: publish to topic %q: publisher: %w", topic, ErrClosed)
 	case topic == "":
 		return classify.Permanent(errors.New("kafka: publish: the topic's name is empty"))

@@ -64,11 +64,8 @@ func (b *Broker) Stats() []PartitionStats {
 
 // members returns all subscriptions.
 func (b *Broker) members() []*member {
-	b.mu.Lock()
-	subs := slices.Collect(maps.Keys(b.subs))
-	b.mu.Unlock()
 	var all []*member
-	for _, s := range subs {
+	for _, s := range b.subs.All() {
 		s.mu.Lock()
 		all = slices.AppendSeq(all, maps.Keys(s.members))
 		s.mu.Unlock()

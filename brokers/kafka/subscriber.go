@@ -97,6 +97,6 @@ func (s *subscriber) Close() error {
 	s.ends = nil
 	s.mu.Unlock()
 	s.wg.Wait()
-	s.broker.forget(s)
+	s.broker.subs.Remove(s)
 	return nil
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
 // The defaults of [Config].
@@ -74,16 +75,16 @@ type Config struct {
 var ErrFull = errors.New("topic is full")
 
 // ErrClosed is what errors wrap after Close.
-var ErrClosed = errors.New("closed")
+var ErrClosed = adapter.ErrClosed
 
 // Broker is a message broker in memory. It is safe for concurrent use.
 type Broker struct {
 	config Config
 
+	subs adapter.Members[*subscriber]
+
 	mu     sync.Mutex
 	topics map[string]*topic
-	subs   map[*subscriber]struct{}
-	closed bool
 }
 
 var _ brokers.Broker = (*Broker)(nil)
@@ -114,7 +115,6 @@ func New(config Config) (*Broker, error) {
 	return &Broker{
 		config: config,
 		topics: make(map[string]*topic),
-		subs:   make(map[*subscriber]struct{}),
 	}, nil
 }
 
@@ -177,22 +177,17 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 		}
 		t.join(s.Consumer)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, fmt.Errorf("memory: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
-	}
 	sub := &subscriber{broker: b, subscription: s}
-	b.subs[sub] = struct{}{}
+	if err := b.subs.Add(sub); err != nil {
+		return nil, fmt.Errorf("memory: subscriber of consumer %q: broker: %w", s.Consumer, err)
+	}
 	return sub, nil
 }
 
 // Publisher returns a publisher. Its Publish takes all the messages or, with an error, none of them. It copies
 // them and does not block.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+	if b.subs.Closed() {
 		return nil, fmt.Errorf("memory: publisher: broker: %w", ErrClosed)
 	}
 	return &publisher{broker: b}, nil
@@ -212,26 +207,11 @@ func (b *Broker) Unacked(topic, consumer string) int {
 
 // Close ends all subscriptions and waits for them. The messages are gone. It is idempotent.
 func (b *Broker) Close() error {
+	err := b.subs.Close()
 	b.mu.Lock()
-	b.closed = true
-	subs := make([]*subscriber, 0, len(b.subs))
-	for s := range b.subs {
-		subs = append(subs, s)
-	}
-	b.mu.Unlock()
-	for _, s := range subs {
-		_ = s.Close() // gives no error
-	}
-	b.mu.Lock()
+	defer b.mu.Unlock()
 	clear(b.topics)
-	b.mu.Unlock()
-	return nil
-}
-
-func (b *Broker) forget(s *subscriber) {
-	b.mu.Lock()
-	delete(b.subs, s)
-	b.mu.Unlock()
+	return err
 }
 
 // topic returns the topic of that name; it exists from now on.
@@ -241,7 +221,7 @@ func (b *Broker) topic(name string) (*topic, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
+	if b.subs.Closed() {
 		return nil, fmt.Errorf("memory: topic %q: broker: %w", name, ErrClosed)
 	}
 	t := b.topics[name]

@@ -68,7 +68,7 @@ func (s *subscriber) Close() error {
 	s.ends = nil
 	s.mu.Unlock()
 	s.wg.Wait()
-	s.broker.forget(s)
+	s.broker.subs.Remove(s)
 	return nil
 }
 

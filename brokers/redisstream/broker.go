@@ -19,10 +19,10 @@ var ErrClosed = adapter.ErrClosed
 type Broker struct {
 	config Config
 
-	mu     sync.Mutex
-	closed bool
-	subs   map[*subscriber]struct{}
-	ids    int // of subscriptions, so that each is a member of its own
+	subs adapter.Members[*subscriber]
+
+	mu  sync.Mutex
+	ids int // of subscriptions, so that each is a member of its own
 }
 
 var _ brokers.Broker = (*Broker)(nil)
@@ -33,7 +33,7 @@ func New(config Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{config: config, subs: make(map[*subscriber]struct{})}, nil
+	return &Broker{config: config}, nil
 }
 
 // Capabilities tells what the broker can do.
@@ -61,13 +61,10 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 	case s.Window == 0:
 		s.Window = b.config.Window
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, fmt.Errorf("redisstream: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
-	}
 	sub := &subscriber{broker: b, subscription: s}
-	b.subs[sub] = struct{}{}
+	if err := b.subs.Add(sub); err != nil {
+		return nil, fmt.Errorf("redisstream: subscriber of consumer %q: broker: %w", s.Consumer, err)
+	}
 	return sub, nil
 }
 
@@ -75,9 +72,7 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 // transactions of at most 256. After an error a part of a call may be stored, from its beginning; publish the whole call
 // again. The context of a batch's first message bounds the wait.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+	if b.subs.Closed() {
 		return nil, fmt.Errorf("redisstream: publisher: broker: %w", ErrClosed)
 	}
 	return &publisher{broker: b}, nil
@@ -85,30 +80,7 @@ func (b *Broker) Publisher() (message.Publisher, error) {
 
 // Close ends all subscriptions and waits for them. The client stays open. It is idempotent.
 func (b *Broker) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	subs := make([]*subscriber, 0, len(b.subs))
-	for s := range b.subs {
-		subs = append(subs, s)
-	}
-	b.mu.Unlock()
-	var errs []error
-	for _, s := range subs {
-		errs = append(errs, s.Close())
-	}
-	return errors.Join(errs...)
-}
-
-func (b *Broker) forget(s *subscriber) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.subs, s)
-}
-
-func (b *Broker) isClosed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.closed
+	return b.subs.Close()
 }
 
 // member returns the name of a new subscription within its group. The first of a broker with a stable name has just

@@ -27,7 +27,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 		return classify.Permanent(errors.New("redisstream: publish: the topic is empty"))
 	case p.closed.Load():
 		return fmt.Errorf("redisstream: publish to %s: publisher: %w", topic, ErrClosed)
-	case p.broker.isClosed():
+	case p.broker.subs.Closed():
 		return fmt.Errorf("redisstream: publish to %s: broker: %w", topic, ErrClosed)
 	}
 	for i, m := range messages {

@@ -44,6 +44,6 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 // Close ends all subscriptions and waits for them. It is idempotent.
 func (s *subscriber) Close() error {
 	s.Subscriptions.Close()
-	s.broker.forget(s)
+	s.broker.subs.Remove(s)
 	return nil
 }

@@ -19,10 +19,10 @@ var ErrClosed = adapter.ErrClosed
 type Broker struct {
 	config Config
 
-	mu     sync.Mutex
-	closed bool
-	subs   map[*subscriber]struct{}
-	known  map[string]string // a queue's URL by its name, a topic's ARN by the topic; one for each that the program uses
+	subs adapter.Members[*subscriber]
+
+	mu    sync.Mutex
+	known map[string]string // a queue's URL by its name, a topic's ARN by the topic; one for each that the program uses
 }
 
 var (
@@ -36,7 +36,7 @@ func New(config Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{config: config, subs: make(map[*subscriber]struct{}), known: make(map[string]string)}, nil
+	return &Broker{config: config, known: make(map[string]string)}, nil
 }
 
 // Capabilities tells what the broker can do.
@@ -73,13 +73,10 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 	case s.Window == 0:
 		s.Window = b.config.Window
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, fmt.Errorf("sqs: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
-	}
 	sub := &subscriber{broker: b, subscription: s}
-	b.subs[sub] = struct{}{}
+	if err := b.subs.Add(sub); err != nil {
+		return nil, fmt.Errorf("sqs: subscriber of consumer %q: broker: %w", s.Consumer, err)
+	}
 	return sub, nil
 }
 
@@ -87,9 +84,7 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 // context of the first bounds the wait. After an error a part of a call may be stored, of each key its beginning;
 // publish the whole call again.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+	if b.subs.Closed() {
 		return nil, fmt.Errorf("sqs: publisher: broker: %w", ErrClosed)
 	}
 	return &publisher{broker: b}, nil
@@ -108,31 +103,7 @@ func (b *Broker) Register(ctx context.Context, topic string, consumers ...string
 
 // Close ends all subscriptions, at once, and waits for them. The client stays open. It is idempotent.
 func (b *Broker) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	subs := make([]*subscriber, 0, len(b.subs))
-	for s := range b.subs {
-		subs = append(subs, s)
-	}
-	b.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, s := range subs {
-		wg.Go(func() { _ = s.Close() }) // gives no error
-	}
-	wg.Wait()
-	return nil
-}
-
-func (b *Broker) forget(s *subscriber) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.subs, s)
-}
-
-func (b *Broker) isClosed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.closed
+	return b.subs.Close()
 }
 
 func (b *Broker) lookUp(name string) (where string, ok bool) {

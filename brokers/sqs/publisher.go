@@ -51,7 +51,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 		return classify.Permanent(errors.New("sqs: publish: the topic is empty"))
 	case p.closed.Load():
 		return fmt.Errorf("sqs: publish to %s: publisher: %w", topic, ErrClosed)
-	case p.broker.isClosed():
+	case p.broker.subs.Closed():
 		return fmt.Errorf("sqs: publish to %s: broker: %w", topic, ErrClosed)
 	case len(messages) == 0:
 		return nil

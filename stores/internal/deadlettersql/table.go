@@ -8,7 +8,6 @@ package deadlettersql
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/deadletter"
 	"github.com/headrace-go/headrace/stores/internal/outboxsql"
+	"github.com/headrace-go/headrace/stores/internal/sqltext"
 	"github.com/headrace-go/headrace/stores/schema"
 )
 
@@ -38,35 +38,10 @@ func New(n schema.Names, db DB, tx func(ctx context.Context, f func(DB) error) e
 	return &Table{dialect: n.Dialect, letters: n.Table("deadletter"), trail: n.Table("deadletter_trail"), db: db, tx: tx}
 }
 
-// text replaces each ? by what the driver wants.
-func (t *Table) text(query string) string {
-	if t.dialect != schema.Postgres {
-		return query
-	}
-	var b strings.Builder
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(query, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(n))
-		query = after
-	}
-}
+func (t *Table) text(query string) string { return sqltext.Placeholders(t.dialect, query) }
 
 // now is the database's clock in microseconds.
-func (t *Table) now() string {
-	switch t.dialect {
-	case schema.Postgres:
-		return "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
-	case schema.MySQL:
-		return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-	default:
-		return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)"
-	}
-}
+func (t *Table) now() string { return sqltext.Micros(t.dialect, sqltext.Now(t.dialect)) }
 
 func (t *Table) exec(ctx context.Context, db DB, query string, args ...any) (int64, error) {
 	return db.Exec(ctx, t.text(query), args...)

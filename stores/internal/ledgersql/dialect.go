@@ -1,10 +1,10 @@
 package ledgersql
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/headrace-go/headrace/ledger"
+	"github.com/headrace-go/headrace/stores/internal/sqltext"
 	"github.com/headrace-go/headrace/stores/schema"
 )
 
@@ -17,60 +17,10 @@ const (
 	sqlite   = dialect(schema.SQLite)
 )
 
-// text replaces each ? by what the driver wants.
-func (d dialect) text(query string) string {
-	if d != postgres {
-		return query
-	}
-	var b strings.Builder
-	b.Grow(len(query) + 16)
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(query, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(n))
-		query = after
-	}
-}
-
-// now is the database's clock at the moment of evaluation, in the type of the time columns.
-func (d dialect) now() string {
-	switch d {
-	case postgres:
-		return "clock_timestamp()"
-	case mysql:
-		return "UTC_TIMESTAMP(6)"
-	default:
-		return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)"
-	}
-}
-
-// later is now plus a number of microseconds, one argument, which may be below zero.
-func (d dialect) later() string {
-	switch d {
-	case postgres:
-		return d.now() + " + CAST(? AS bigint) * interval '1 microsecond'"
-	case mysql:
-		return d.now() + " + INTERVAL ? MICROSECOND"
-	default:
-		return d.now() + " + ?"
-	}
-}
-
-// micros is a time column in microseconds since 1970.
-func (d dialect) micros(column string) string {
-	switch d {
-	case postgres:
-		return "CAST(extract(epoch FROM " + column + ") * 1000000 AS bigint)"
-	case mysql:
-		return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', " + column + ")"
-	default:
-		return column
-	}
-}
+func (d dialect) text(query string) string    { return sqltext.Placeholders(schema.Dialect(d), query) }
+func (d dialect) now() string                 { return sqltext.Now(schema.Dialect(d)) }
+func (d dialect) later() string               { return sqltext.Later(schema.Dialect(d)) }
+func (d dialect) micros(column string) string { return sqltext.Micros(schema.Dialect(d), column) }
 
 // ignore is the end of an INSERT that leaves a row alone that is there. column is any one of the table's.
 func (d dialect) ignore(column string) string {

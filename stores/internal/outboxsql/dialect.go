@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/headrace-go/headrace/outbox"
+	"github.com/headrace-go/headrace/stores/internal/sqltext"
 	"github.com/headrace-go/headrace/stores/schema"
 )
 
@@ -18,48 +19,10 @@ const (
 	sqlite   = dialect(schema.SQLite)
 )
 
-// text replaces each ? by what the driver wants.
-func (d dialect) text(query string) string {
-	if d != postgres {
-		return query
-	}
-	var b strings.Builder
-	b.Grow(len(query) + 16)
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(query, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(n))
-		query = after
-	}
-}
-
-// now is the database's clock at the moment of evaluation, in the type of the time columns.
-func (d dialect) now() string {
-	switch d {
-	case postgres:
-		return "clock_timestamp()"
-	case mysql:
-		return "UTC_TIMESTAMP(6)"
-	default:
-		return "CAST(unixepoch('subsec') * 1000000 AS INTEGER)"
-	}
-}
-
-// later is now plus a number of microseconds, one argument.
-func (d dialect) later() string {
-	switch d {
-	case postgres:
-		return d.now() + " + CAST(? AS bigint) * interval '1 microsecond'"
-	case mysql:
-		return d.now() + " + INTERVAL ? MICROSECOND"
-	default:
-		return d.now() + " + ?"
-	}
-}
+func (d dialect) text(query string) string    { return sqltext.Placeholders(schema.Dialect(d), query) }
+func (d dialect) now() string                 { return sqltext.Now(schema.Dialect(d)) }
+func (d dialect) later() string               { return sqltext.Later(schema.Dialect(d)) }
+func (d dialect) micros(column string) string { return sqltext.Micros(schema.Dialect(d), column) }
 
 // never is a time before any other.
 func (d dialect) never() string {
@@ -70,18 +33,6 @@ func (d dialect) never() string {
 		return "'1970-01-01'"
 	default:
 		return "0"
-	}
-}
-
-// micros is a time column in microseconds since 1970.
-func (d dialect) micros(column string) string {
-	switch d {
-	case postgres:
-		return "CAST(extract(epoch FROM " + column + ") * 1000000 AS bigint)"
-	case mysql:
-		return "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', " + column + ")"
-	default:
-		return column
 	}
 }
 

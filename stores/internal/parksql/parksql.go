@@ -8,11 +8,10 @@ package parksql
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/parking"
+	"github.com/headrace-go/headrace/stores/internal/sqltext"
 	"github.com/headrace-go/headrace/stores/schema"
 )
 
@@ -72,24 +71,7 @@ func New(n schema.Names, a Access) *Ledger {
 	return l
 }
 
-// text replaces each ? by what the driver wants.
-func (l *Ledger) text(query string) string {
-	if l.dialect != schema.Postgres {
-		return query
-	}
-	var b strings.Builder
-	b.Grow(len(query) + 16)
-	for n := 1; ; n++ {
-		before, after, found := strings.Cut(query, "?")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(n))
-		query = after
-	}
-}
+func (l *Ledger) text(query string) string { return sqltext.Placeholders(l.dialect, query) }
 
 func (l *Ledger) exec(ctx context.Context, db DB, query string, args ...any) (int64, error) {
 	return db.Exec(ctx, l.text(query), args...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/pprof"
 	"time"
 
 	"github.com/headrace-go/headrace/integration/bench/internal/pace"
@@ -102,7 +103,11 @@ func (y system) row(ctx context.Context, address string, s subject, z size, wait
 	}
 	defer func() { err = errors.Join(err, t.remove()) }()
 	l := pace.NewLoad(n, wait)
-	measured, err := l.Run(ctx, z.limit, func(ctx context.Context) error { return t.run(ctx, l) })
+	measured, err := l.Run(ctx, z.limit, func(ctx context.Context) (err error) {
+		// In a profile, "-tagfocus row=amqp/headrace" leaves the filling out.
+		pprof.Do(ctx, pprof.Labels("row", y.name+"/"+s.name+"/"+wait.String()), func(ctx context.Context) { err = t.run(ctx, l) })
+		return err
+	})
 	if err != nil {
 		return result{}, err
 	}

@@ -30,8 +30,8 @@ func NewLoad(n int, wait time.Duration) *Load {
 	return &Load{n: int64(n), wait: wait, begin: time.Now(), done: make(chan struct{})}
 }
 
-// Now is the time since Run began, in nanoseconds.
-func (l *Load) Now() int64 { return int64(time.Since(l.begin)) }
+// Now is the time since Run began, in nanoseconds: at least 1, so that 0 is what has not happened.
+func (l *Load) Now() int64 { return max(int64(time.Since(l.begin)), 1) }
 
 // Wait is how long the handler waits.
 func (l *Load) Wait() time.Duration { return l.wait }

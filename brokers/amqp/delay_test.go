@@ -13,37 +13,6 @@ import (
 	"github.com/headrace-go/headrace/internal/testserver"
 )
 
-func TestDelayedDeliveryHoldsUpNothingAndComesAfterItsTime(t *testing.T) {
-	b := open(t, amqp.Config{})
-	topic := rand.Text()
-	_, in := subscribe(t, b, "c", topic, 2)
-	_, other := subscribe(t, b, "other", topic, 2)
-	publish(t, b, topic, numbered(0, 3)...)
-	ack(t, other, 3)
-	began := time.Now()
-	// The longer one first: it must not hold up the shorter.
-	for _, delay := range []time.Duration{1500 * time.Millisecond, 250 * time.Millisecond} {
-		if !delivery(t, next(t, in)).Delay(delay) {
-			t.Error("Delay() = false")
-		}
-	}
-	if got := ack(t, in, 1); got[0] != "2" {
-		t.Errorf("got %q, want 2 while the others are delayed", got)
-	}
-	for _, want := range []struct {
-		payload string
-		after   time.Duration
-	}{{"1", 250 * time.Millisecond}, {"0", 1500 * time.Millisecond}} {
-		m := next(t, in)
-		if took, d := time.Since(began), delivery(t, m); string(m.Payload) != want.payload || d.Count != 2 || took < want.after {
-			t.Errorf("got %q, delivery %d, after %v; want %q, the second delivery, after %v", m.Payload, d.Count, took, want.payload, want.after)
-		}
-		m.Ack()
-	}
-	quiet(t, in)
-	quiet(t, other) // the delay is the consumer's own
-}
-
 // A delayed message is sent again. It must come as it was, whatever its headers, and count on.
 func TestDelayedDeliveryIsWhatItWas(t *testing.T) {
 	b := open(t, amqp.Config{})

@@ -12,30 +12,6 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 )
 
-func capabilities(t *T) {
-	c := t.caps
-	if again := t.broker.Capabilities(); again != c {
-		t.Errorf("Capabilities changed from %+v to %+v", c, again)
-	}
-	if c.System == "" {
-		t.Error("System is empty")
-	}
-	switch c.Ordering {
-	case brokers.OrderingNone, brokers.OrderingKey, brokers.OrderingPartition, brokers.OrderingTopic:
-	default:
-		t.Errorf("Ordering is %q, which is no unit of order", c.Ordering)
-	}
-	if c.ExtendsPatience && c.Patience <= 0 {
-		t.Errorf("ExtendsPatience without a Patience (%v)", c.Patience)
-	}
-	if c.PatienceLimit > 0 && c.PatienceLimit < c.Patience {
-		t.Errorf("PatienceLimit is %v, less than Patience, %v", c.PatienceLimit, c.Patience)
-	}
-	if c.MaxUnacked < 0 || c.MaxHeaderBytes < 0 || c.Patience < 0 || c.Retention < 0 {
-		t.Errorf("a limit is negative: %+v", c)
-	}
-}
-
 func badSubscriptions(t *T) {
 	for _, s := range []brokers.Subscription{
 		{Topic: t.topic},
@@ -75,18 +51,6 @@ func publishIsConfirmed(t *T) {
 func earliest(t *T) {
 	t.publish(0, 5)
 	t.same("received", t.read("c", t.window(16)).ack(5), upTo(5))
-}
-
-func fanOut(t *T) {
-	if !t.caps.FanOut {
-		t.Skip("the broker does not fan out")
-	}
-	a, b := t.read("a", t.window(4)), t.read("b", t.window(4))
-	t.publish(0, 20)
-	t.same("consumer a", a.ack(20), upTo(20))
-	t.same("consumer b", b.ack(20), upTo(20))
-	a.quiet("at a after all")
-	b.quiet("at b after all")
 }
 
 // Messages of one publisher and one key arrive in order however many publish at once.

@@ -316,7 +316,7 @@ func slowHandler(t *T) {
 		wg.Go(func() {
 			select {
 			case m := <-s.in:
-				t.Errorf("message %s came again while it was held for %v, with a patience of %v", m.Payload, hold, t.caps.Patience)
+				t.Errorf("Capabilities.ExtendsPatience is true, but message %s came again while it was held for %v, with a patience of %v", m.Payload, hold, t.caps.Patience)
 			case <-time.After(hold):
 			}
 		})

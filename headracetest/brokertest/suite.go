@@ -62,11 +62,20 @@ func Run(t *testing.T, s Suite) {
 		name string
 		run  func(*T)
 	}{
-		{"CapabilitiesAreConstantAndMakeSense", capabilities},
+		{"CapabilitiesAreConstantAndMakeSense", claimConstant},
+		{"ClaimOrdering", claimOrdering},
+		{"ClaimMaxUnacked", claimMaxUnacked},
+		{"ClaimPatience", claimPatience},
+		{"ClaimCountsDeliveries", claimCountsDeliveries},
+		{"ClaimReleases", claimReleases},
+		{"ClaimDelays", claimDelays},
+		{"ClaimDeliveryLimit", claimDeliveryLimit},
+		{"ClaimFanOut", claimFanOut},
+		{"ClaimReplays", claimReplays},
+		{"ClaimMaxHeaderBytes", claimMaxHeaderBytes},
 		{"BadSubscriptionsAreRefused", badSubscriptions},
 		{"PublishIsConfirmed", publishIsConfirmed},
 		{"K10_MessagesFromBeforeTheFirstSubscriptionArrive", earliest},
-		{"ConsumersOfDifferentNamesGetAll", fanOut},
 		{"SubscribersOfOneNameShare", share},
 		{"OrderWithOneUnacked", func(t *T) { order(t, 1) }},
 		{"OrderWithAWindow", func(t *T) { order(t, 16) }},

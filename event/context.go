@@ -3,6 +3,8 @@ package event
 import (
 	"context"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/headrace-go/headrace/internal/flight"
 )
 
@@ -17,19 +19,30 @@ const (
 // envelopeContext carries an envelope in one allocation.
 type envelopeContext struct {
 	context.Context
-	envelope *Envelope
+	envelope Envelope
 }
 
 func (c *envelopeContext) Value(key any) any {
-	if key == envelopeKey {
-		return c.envelope
+	if k, ok := key.(contextKey); ok && k == envelopeKey {
+		return &c.envelope
 	}
 	return c.Context.Value(key)
 }
 
-// NewContext returns ctx with e as the envelope of the message that is being handled. e is kept.
+// NewContext returns ctx with e as the envelope of the message that is being handled.
 func NewContext(ctx context.Context, e *Envelope) context.Context {
-	return &envelopeContext{Context: ctx, envelope: e}
+	return &envelopeContext{Context: ctx, envelope: *e}
+}
+
+// DecodeContext is [Decode] that returns the message's context with the envelope in it, as [NewContext] does. With an error there is no
+// context.
+func DecodeContext[T any](d *Decoder, msg *message.Message) (T, context.Context, error) {
+	c := &envelopeContext{Context: msg.Context()}
+	v, err := decodeInto[T](d, msg, &c.envelope)
+	if err != nil {
+		return v, nil, err
+	}
+	return v, c, nil
 }
 
 // FromContext returns the envelope of the message that is being handled: the one that [NewContext] put

@@ -82,12 +82,12 @@ func NewDecoder(cfg DecoderConfig) (*Decoder, error) {
 // The envelope is returned with an error too, as far as it could be read.
 func Decode[T any](d *Decoder, msg *message.Message) (T, Envelope, error) {
 	var e Envelope
-	v, err := DecodeInto[T](d, msg, &e)
+	v, err := decodeInto[T](d, msg, &e)
 	return v, e, err
 }
 
-// DecodeInto is [Decode] with the envelope in e.
-func DecodeInto[T any](d *Decoder, msg *message.Message, e *Envelope) (T, error) {
+// decodeInto is [Decode] with the envelope in e.
+func decodeInto[T any](d *Decoder, msg *message.Message, e *Envelope) (T, error) {
 	if err := e.parse(msg); err != nil {
 		var zero T
 		return zero, err
@@ -107,22 +107,36 @@ func DecodeInto[T any](d *Decoder, msg *message.Message, e *Envelope) (T, error)
 //
 // The error is an [*Error].
 func DecodeData[T any](d *Decoder, e *Envelope) (T, error) {
-	var v, zero T
 	if d == nil {
 		d = defaultDecoder
 	}
 	data, err := d.upcast(e)
 	if err != nil {
+		var zero T
 		return zero, err
 	}
-	switch raw := any(&v).(type) {
-	case *[]byte:
-		*raw = bytes.Clone(data)
-		return v, nil
-	case *json.RawMessage:
-		*raw = bytes.Clone(data)
+	if v, ok := raw[T](data); ok {
 		return v, nil
 	}
+	return unmarshal[T](d, e, data)
+}
+
+// raw copies data if a T is bytes.
+func raw[T any](data []byte) (v T, ok bool) {
+	switch b := any(&v).(type) {
+	case *[]byte:
+		*b = bytes.Clone(data)
+	case *json.RawMessage:
+		*b = bytes.Clone(data)
+	default:
+		return v, false
+	}
+	return v, true
+}
+
+// unmarshal decodes upcast data by the codec of the content type.
+func unmarshal[T any](d *Decoder, e *Envelope, data []byte) (T, error) {
+	var v, zero T
 	if data == nil {
 		return zero, noData[T](e)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/internal/flight"
 )
 
 // Envelope is what a message says about itself, and its data. An absent attribute is the zero value;
@@ -129,7 +130,14 @@ func KeyOf(msg *message.Message) string {
 // undecodable reports the error of an adapter that could not make sense of what it received. The
 // metadata may then be anything: without this, such a message could pass for one of an unknown type.
 func undecodable(msg *message.Message) error {
-	if d := brokers.DeliveryOf(msg.Context()); d != nil && d.DecodeError != nil {
+	ctx := msg.Context()
+	var d *brokers.Delivery
+	if f := flight.From(ctx); f != nil { // the shorter way to the same
+		d = f.Delivery
+	} else {
+		d = brokers.DeliveryOf(ctx)
+	}
+	if d != nil && d.DecodeError != nil {
 		return invalid("payload", sizeOf(msg.Payload, ""), d.DecodeError)
 	}
 	return nil

@@ -2,6 +2,7 @@ package ordering
 
 import (
 	"context"
+	"reflect"
 	"time"
 
 	"github.com/headrace-go/headrace/internal/flight"
@@ -15,23 +16,29 @@ type delivery struct {
 	sub        *subscription
 	lane       *lane // nil: unordered
 	prev, next *delivery
-	running    bool
-	resting    bool          // it runs, but in nobody's way
 	awake      chan struct{} // closed when it may go on; nil unless it was roused
 
 	// started is when it was handed to the router, since the intake's epoch.
 	started time.Duration
 
-	// entered says that the middleware has seen it. Only the goroutine that runs it uses this.
+	running, resting bool // resting: it runs, but in nobody's way
+
+	// Only the goroutine that runs it uses these. entered says that the middleware has seen it. router is set if it runs in the goroutine of
+	// another one before it: the router has not seen its view, and what the router put into the context of the one that it has seen holds for
+	// both, since they are of one subscription.
 	entered bool
+	router  context.Context
 }
 
 type deliveryKey struct{}
 
-// Value finds the delivery, its flight, then what the adapter put in.
+// Value finds the delivery, what the router put in, its flight, then what the adapter put in.
 func (d *delivery) Value(key any) any {
-	if key == (deliveryKey{}) {
+	if _, ok := key.(deliveryKey); ok {
 		return d
+	}
+	if d.router != nil && reflect.TypeOf(key) == routerKey {
+		return d.router.Value(key)
 	}
 	return d.Flight.Value(key)
 }

@@ -51,7 +51,7 @@ func (in *Intake) handle(d *delivery, msg *message.Message, h message.HandlerFun
 			return nil, nil
 		}
 		d, msg = next, &next.View
-		msg.SetContext(&succession{delivery: d, router: router})
+		d.router = router
 	}
 }
 

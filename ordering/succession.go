@@ -7,21 +7,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// succession is the context of a delivery that runs in the goroutine of another one before it. The router has not seen its view; what the
-// router put into the context of the one that it has seen holds for both, since they are of one subscription.
-type succession struct {
-	*delivery
-	router context.Context
-}
-
-// Value finds what the router put in, else what the delivery has.
-func (s *succession) Value(key any) any {
-	if reflect.TypeOf(key) == routerKey {
-		return s.router.Value(key)
-	}
-	return s.delivery.Value(key)
-}
-
 // routerKey is the type of the keys of a router's values. It is not exported: a context that is asked for one tells it.
 var routerKey = func() reflect.Type {
 	k := &keyTeller{Context: context.Background()}

@@ -110,7 +110,7 @@ func (l *line) stages(s source) ([]message.HandlerMiddleware, error) {
 		middleware.Correlation(middleware.CorrelationConfig{
 			Source:   c.runtime.source(),
 			Consumer: c.config.Name,
-			Identify: c.identify,
+			Identify: c.identifier(s.brings),
 		}),
 	}
 	if limit := holdLimit(c.runtime.config.Broker.Capabilities()); limit > 0 {
@@ -151,15 +151,26 @@ func settled(h message.HandlerFunc) message.HandlerFunc {
 // raw ones get a copy.
 func (c *Consumer) readOnly() bool { return len(c.config.Middleware) == 0 }
 
+// identifier returns identify for the messages of one source; brings says that it has messages that were kept before, which have their id
+// of then.
+func (c *Consumer) identifier(brings bool) func(*message.Message) string {
+	if !brings {
+		return c.identify
+	}
+	return func(msg *message.Message) string {
+		if redriven := poison.RedriveOf(msg.Context()); redriven != nil {
+			if id := redriven.Identify(); id != "" {
+				return id
+			}
+		}
+		return c.identify(msg)
+	}
+}
+
 // identify gives the message its id within the consumer: by the consumer's own function, else by event. A
 // message without any id has "", which only HandleTx refuses. If the function panics the id is "" too:
 // dispatch calls it again, where a panic is the message's failure.
 func (c *Consumer) identify(msg *message.Message) (id string) {
-	if redriven := poison.RedriveOf(msg.Context()); redriven != nil {
-		if id := redriven.Identify(); id != "" {
-			return id
-		}
-	}
 	if c.config.ID != nil {
 		defer func() {
 			if recover() != nil {

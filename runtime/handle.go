@@ -197,12 +197,7 @@ func (c *Consumer) add(eventType string, r *route) {
 
 // decode gives the event's value and a context with its envelope.
 func decode[T any](c *Consumer, msg *message.Message) (T, context.Context, error) {
-	envelope := new(event.Envelope)
-	v, err := event.DecodeInto[T](c.config.Decoder, msg, envelope)
-	if err != nil {
-		return v, nil, err
-	}
-	return v, event.NewContext(msg.Context(), envelope), nil
+	return event.DecodeContext[T](c.config.Decoder, msg)
 }
 
 // limited runs f within the handler's time limit.

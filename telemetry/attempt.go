@@ -16,11 +16,12 @@ import (
 // a failed first run is made afterwards, and what the handler traced in it is a child of the process span.
 func (c *Consumer) Attempt(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		d := deliveryOf(msg.Context())
-		if d != nil {
-			d.attempts++
-			if d.recording && c.t.config.Attempts != AttemptsOff {
-				return c.attempt(msg, h, d)
+		if c.t.tracing() { // if not, no span wants to know
+			if d := deliveryOf(msg.Context()); d != nil {
+				d.attempts++
+				if d.recording && c.t.config.Attempts != AttemptsOff {
+					return c.attempt(msg, h, d)
+				}
 			}
 		}
 		out, err := h(msg)

@@ -6,6 +6,7 @@ package deadline
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,10 +16,15 @@ type Context struct {
 	parent   context.Context
 	deadline time.Time
 
-	mu      sync.Mutex
-	armed   context.Context
-	cancel  context.CancelFunc
-	stopped bool
+	mu      sync.Mutex // held to arm and to stop
+	armed   atomic.Pointer[armed]
+	stopped atomic.Bool
+}
+
+// armed is a context of the standard library.
+type armed struct {
+	context.Context
+	cancel context.CancelFunc
 }
 
 // New returns a context that ends at deadline. The caller stops it when its work is done.
@@ -36,28 +42,32 @@ func (c *Context) Deadline() (time.Time, bool) {
 
 // Done arms the context.
 func (c *Context) Done() <-chan struct{} {
+	if a := c.armed.Load(); a != nil {
+		return a.Done()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.armed == nil {
-		c.armed, c.cancel = context.WithDeadline(c.parent, c.deadline)
-		if c.stopped {
-			c.cancel()
+	a := c.armed.Load()
+	if a == nil {
+		a = new(armed)
+		a.Context, a.cancel = context.WithDeadline(c.parent, c.deadline)
+		if c.stopped.Load() {
+			a.cancel() // before anybody sees it: what has ended stays so
 		}
+		c.armed.Store(a)
 	}
-	return c.armed.Done()
+	return a.Done()
 }
 
 // Err is nil until the context has ended.
 func (c *Context) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.armed != nil {
-		return c.armed.Err()
+	if a := c.armed.Load(); a != nil {
+		return a.Err()
 	}
 	if err := c.parent.Err(); err != nil {
 		return err
 	}
-	if c.stopped {
+	if c.stopped.Load() {
 		return context.Canceled
 	}
 	if !time.Now().Before(c.deadline) {
@@ -69,31 +79,26 @@ func (c *Context) Err() error {
 // Value is the parent's. An armed context lets the standard library find the one that backs it, so that
 // children attach to it without a goroutine.
 func (c *Context) Value(key any) any {
-	c.mu.Lock()
-	armed := c.armed
-	c.mu.Unlock()
-	if armed != nil {
-		return armed.Value(key)
+	if a := c.armed.Load(); a != nil {
+		return a.Value(key)
 	}
 	return c.parent.Value(key)
 }
 
 // Expired reports whether the deadline, and not the parent or Stop, has ended the context.
 func (c *Context) Expired() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.armed != nil {
-		return c.armed.Err() == context.DeadlineExceeded && c.parent.Err() == nil
+	if a := c.armed.Load(); a != nil {
+		return a.Err() == context.DeadlineExceeded && c.parent.Err() == nil
 	}
-	return !c.stopped && c.parent.Err() == nil && !time.Now().Before(c.deadline)
+	return !c.stopped.Load() && c.parent.Err() == nil && !time.Now().Before(c.deadline)
 }
 
 // Stop ends the context. What was derived from it ends too.
 func (c *Context) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stopped = true
-	if c.cancel != nil {
-		c.cancel()
+	if a := c.armed.Load(); a != nil {
+		a.cancel() // first: stopped is read where none is armed
 	}
+	c.stopped.Store(true)
 }

@@ -43,9 +43,6 @@ type Flight struct {
 	// Earlier is what deliveries of the same message before this one came to. nil: nothing is known of any.
 	Earlier *Earlier
 
-	// Delays says who acts on a delay that is too long for the lane, beside the broker.
-	Delays Delays
-
 	// Place is the delivery's place among those that run at once. nil: nobody counts them.
 	Place Place
 
@@ -56,8 +53,11 @@ type Flight struct {
 	receipt atomic.Uint32
 	outputs atomic.Uint32
 
-	kept         *snapshot // of the view, see Keep
+	// Delays says who acts on a delay that is too long for the lane, beside the broker.
+	Delays Delays
+
 	guarded      bool      // by the outermost middleware.Recover, see Guard
+	kept         *snapshot // of the view, see Keep
 	exit, exited error
 }
 
@@ -65,7 +65,7 @@ type key struct{}
 
 // Value finds the flight itself, then what the adapter put in.
 func (f *Flight) Value(k any) any {
-	if k == (key{}) {
+	if _, ok := k.(key); ok {
 		return f
 	}
 	return f.Context.Value(k)

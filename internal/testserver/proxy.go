@@ -22,7 +22,13 @@ type Proxy struct {
 // NewProxy passes connections on to target, host:port, until the test ends.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	return NewProxyAt(t, "127.0.0.1:0", target)
+}
+
+// NewProxyAt is NewProxy at an address, host:port, that the server has told its clients.
+func NewProxyAt(t testing.TB, addr, target string) *Proxy {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}

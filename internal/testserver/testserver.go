@@ -49,6 +49,25 @@ func SQS(t testing.TB) string {
 	return get(t, "HEADRACE_SQS_URL", "elasticmq")
 }
 
+// Pulsar returns the URL of a Pulsar server, likewise.
+func Pulsar(t testing.TB) string {
+	t.Helper()
+	return get(t, "HEADRACE_PULSAR_URL", "pulsar")
+}
+
+// PulsarAdmin returns the URL of that server's administration, likewise.
+func PulsarAdmin(t testing.TB) string {
+	t.Helper()
+	return get(t, "HEADRACE_PULSAR_ADMIN_URL", "pulsar")
+}
+
+// PulsarProxy returns the address, host:port, that the server tells clients of its listener "proxied", likewise. A test listens
+// there, see [NewProxyAt].
+func PulsarProxy(t testing.TB) string {
+	t.Helper()
+	return get(t, "HEADRACE_PULSAR_PROXY", "pulsar")
+}
+
 func get(t testing.TB, variable, server string) string {
 	t.Helper()
 	value := os.Getenv(variable)

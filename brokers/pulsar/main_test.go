@@ -1,0 +1,141 @@
+package pulsar_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	pulsarclient "github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/pulsar"
+	"github.com/headrace-go/headrace/headracetest/brokertest"
+	"github.com/headrace-go/headrace/internal/leak"
+	"github.com/headrace-go/headrace/internal/testserver"
+)
+
+func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
+
+const wait = 15 * time.Second
+
+// dial returns a client of a server, which ends with the test.
+func dial(tb testing.TB, url string) pulsarclient.Client {
+	tb.Helper()
+	c, err := pulsarclient.NewClient(pulsarclient.ClientOptions{
+		URL:               url,
+		OperationTimeout:  5 * time.Second,
+		ConnectionTimeout: 2 * time.Second,
+		KeepAliveInterval: 2 * time.Second,
+		Logger:            log.NewLoggerWithSlog(slog.New(slog.DiscardHandler)),
+		// Its metrics would stay in the process's registry.
+		MetricsRegisterer: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
+
+// open returns a broker with short times on a client of its own, unless config has one.
+func open(tb testing.TB, config pulsar.Config) *pulsar.Broker {
+	tb.Helper()
+	if config.Client == nil {
+		config.Client = dial(tb, testserver.Pulsar(tb))
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	if config.NackDelay == 0 {
+		config.NackDelay, config.MaxNackDelay = 5*time.Millisecond, 50*time.Millisecond
+	}
+	b, err := pulsar.New(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			tb.Errorf("Close: %v", err)
+		}
+	})
+	return b
+}
+
+// send sends messages as another program does.
+func send(tb testing.TB, topic string, options pulsarclient.ProducerOptions, messages ...*pulsarclient.ProducerMessage) {
+	tb.Helper()
+	options.Topic, options.SendTimeout = topic, -1
+	p, err := dial(tb, testserver.Pulsar(tb)).CreateProducer(options)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer p.Close()
+	failed := make(chan error, len(messages))
+	for _, m := range messages {
+		p.SendAsync(tb.Context(), m, func(_ pulsarclient.MessageID, _ *pulsarclient.ProducerMessage, err error) { failed <- err })
+	}
+	if err := p.FlushWithCtx(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	for range messages {
+		if err := <-failed; err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func TestSuite(t *testing.T) {
+	brokertest.Run(t, brokertest.Suite{
+		New: func(tb testing.TB) brokers.Broker { return open(tb, pulsar.Config{Retention: time.Hour}) },
+		PublishForeign: func(tb testing.TB, _ brokers.Broker, topic string, payload []byte) {
+			send(tb, topic, pulsarclient.ProducerOptions{}, &pulsarclient.ProducerMessage{Payload: payload})
+		},
+		PublishUndecodable: func(tb testing.TB, _ brokers.Broker, topic string) []byte {
+			payload := []byte("\xff\x00")
+			send(tb, topic, pulsarclient.ProducerOptions{}, &pulsarclient.ProducerMessage{
+				Payload: payload, Properties: map[string]string{"headrace-wire": "payload=nil"},
+			})
+			return payload
+		},
+	})
+}
+
+// Watermill's own suite. With one un-acked delivery the order is what the suite calls guaranteed; with a window, which it
+// knows nothing of, deliveries run ahead of the acks.
+func TestUniversal(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		window int
+	}{{"one un-acked", 1}, {"window", 100}} {
+		t.Run(tt.name, func(t *testing.T) {
+			// Its messages have no key, and it wants the order of all: so all have one.
+			b := open(t, pulsar.Config{NoDelays: true, Key: func(string, *message.Message) string { return "key" }})
+			group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
+				pub, err := b.Publisher()
+				if err != nil {
+					t.Fatal(err)
+				}
+				sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: tt.window})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return pub, sub
+			}
+			features := tests.Features{
+				ConsumerGroups:                      true,
+				GuaranteedOrderWithSingleSubscriber: true,
+				GuaranteedOrder:                     tt.window == 1,
+				Persistent:                          true,
+			}
+			name := watermill.NewUUID()
+			tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
+				return group(t, name)
+			}, group)
+		})
+	}
+}

@@ -456,6 +456,20 @@ func TestR5KillerAmongManyIsConvictedAndNobodyElse(t *testing.T) {
 	})
 }
 
+// Who ends the process afterwards has nothing to do with a suspect whose attempt has ended, in whatever way.
+func TestSuspectWhoseAttemptFailedIsNotBlamedForALaterDeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := unclean(t, "s")
+		for range 5 {
+			l := begin(t, store, nil)
+			if err := l.do(l.message("s"), func(context.Context) error { return errBroken }); !errors.Is(err, errBroken) {
+				t.Fatalf("got %v, want what its handler returned", err)
+			}
+			l.die()
+		}
+	})
+}
+
 func TestSuspectThatRestsHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := begin(t, unclean(t, "s"), nil)
@@ -910,6 +924,7 @@ func TestConvictionIsKeptUntilTheAckIsSafe(t *testing.T) {
 			t.Fatal("it is not convicted")
 		}
 		l.Forget(crash.Consumer, crash.ID, 1)
+		time.Sleep(ledger.DefaultHorizonTime / 2) // many heartbeats
 		if !refused(l, "") {
 			t.Error("the ack was lost, and the killer was started again")
 		}

@@ -16,7 +16,7 @@
 // comes again here after its delay, before what is new; what was handed over of its key meanwhile is not recalled. With a window
 // of one nothing overtakes it.
 //
-// The publisher makes batches of one key each. Batches of programs that mix keys go where the key of their first message goes, and have
+// With [Config.Batched] the publisher makes batches of one key each. Batches of programs that mix keys go where the key of their first message goes, and have
 // no order of keys over several members: such programs need the client's batcher by key, or no batches.
 //
 // # Holding and giving back
@@ -24,13 +24,17 @@
 // The server waits for acks without end, while the connection lasts. The client's queue has as many messages as the window, which are un-acked
 // at the server as well but not handed over. A released message goes back to the server, which gives it to the member that has its
 // key now; so it comes to another only if the key has moved or this subscription ends. What a member has when it ends comes first, in
-// order, to those that take over. A batch goes back as a whole, when nothing of it is at work here. Unless the server has
-// acknowledgmentAtBatchIndexLevelEnabled, it comes again with the messages that were acked, also after a restart in the middle of it:
-// that, or [Config.Unbatched], is for those who want no repeats.
+// order, to those that take over.
+//
+// The server knows acks and redeliveries of whole entries only. So a batch, of another program or with [Config.Batched], goes back when nothing
+// of it is at work here, and what was acked of it is not handed over again, by this member. After the end of the member it is: all of a
+// batch comes again that was not acked completely. Acks of parts of a batch are not sent, whatever the server allows: with them, the client
+// (v0.19.0) takes more from the server than its queue holds when such a batch comes again, and stops reading from the connection.
 //
 // When a connection is lost, or the server moves a topic, the server gives to others what the member had: the contexts of all that is
 // held end, and what is acked nonetheless is not handed over if it comes here once more. The subscription goes on when the client has
-// connected again. It does not if the topic was deleted and the server makes none by itself: the client gives up then, and tells nobody.
+// connected again. It does not if the topic was deleted and the server makes none by itself: the client gives up then and tells nobody, and
+// this adapter logs an error each minute.
 //
 // The server counts redeliveries, and forgets the counts when the last member leaves, as does a server that restarts. So Delivery.Count is
 // not set.
@@ -39,14 +43,15 @@
 //
 // A delayed message is sent, with Pulsar's delayed delivery, to a topic of the consumer's own, see [Config.DelayTopic], and acked; all members
 // of the consumer read it too. It comes as what it was, with its first position and time. The server sends it up to its
-// delayedDeliveryTickTimeMillis early, and it waits here for the rest. Messages of its key that come meanwhile overtake it, and the order of
+// delayedDeliveryTickTimeMillis early, and it waits here for the rest, as it does for all of its time if it could not be stored there; if the
+// connection is lost meanwhile, the latter comes at once. Messages of its key that come meanwhile overtake it, and the order of
 // delayed messages is that of their times. Delayed delivery works for shared subscriptions only: a program that reads the topic with a
 // failover or exclusive one gets everything at once.
 //
 // # Dead letters of other clients
 //
 // What a client's dead-letter policy has moved here is a message of its own. Where it was is in the metadata, as the clients write it: REAL_TOPIC,
-// ORIGIN_MESSAGE_ID (Java also ORIGIN_MESSAGE_IDY_TIME), REAL_SUBSCRIPTION, RECONSUMETIMES and DELAY_TIME.
+// ORIGIN_MESSAGE_ID and ORIGIN_MESSAGE_IDY_TIME, RECONSUMETIMES and DELAY_TIME for one that was tried again by them, REAL_SUBSCRIPTION by Java.
 //
 // # Positions
 //

@@ -31,15 +31,6 @@ func (p position) offset() int64 {
 	return p.ledger<<(entryBits+indexBits) | p.entry<<indexBits | int64(p.index)
 }
 
-// positionAt undoes offset.
-func positionAt(offset int64) position {
-	return position{
-		offset >> (entryBits + indexBits),
-		offset >> indexBits & (1<<entryBits - 1),
-		int32(offset & (1<<indexBits - 1)),
-	}
-}
-
 // compare orders positions as a topic has them.
 func (p position) compare(q position) int {
 	return cmp.Or(cmp.Compare(p.ledger, q.ledger), cmp.Compare(p.entry, q.entry), cmp.Compare(p.index, q.index))

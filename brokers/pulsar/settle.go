@@ -71,8 +71,8 @@ func (s *subscription) comeAgain(a again) {
 	}
 }
 
-// ack tells the server what was acked, and again if it could not be told. It reports whether the server knows.
-func (s *subscription) ack(src *source, entries []*entry) bool {
+// ack tells the server what was acked, and again if it could not be told.
+func (s *subscription) ack(src *source, entries []*entry) {
 	ids := make([]pulsarclient.MessageID, len(entries))
 	for i, e := range entries {
 		ids[i] = e.message.ID()
@@ -99,7 +99,6 @@ func (s *subscription) ack(src *source, entries []*entry) bool {
 	if err != nil {
 		s.log.Warn("pulsar: acks could not be sent; their messages may come again", "error", err, "acks", len(ids))
 	}
-	return err == nil
 }
 
 var errClosing = errors.New("the subscription ends")

@@ -57,36 +57,6 @@ func TestLostConnectionGivesBackAndMakesNoPhantom(t *testing.T) {
 	quiet(t, in)
 }
 
-// An outage in the middle of everything: nothing is lost, and what a publisher was told to be stored comes.
-func TestNothingIsLostThroughCutConnections(t *testing.T) {
-	p, url := newProxy(t)
-	b := open(t, amqp.Config{URLs: []string{url}, PublishTimeout: wait})
-	topic := rand.Text()
-	_, in := subscribe(t, b, "c", topic, 16)
-	const n, cuts = 2000, 4
-	var ended sync.WaitGroup
-	defer ended.Wait()
-	ended.Go(func() { publishAll(t, b, topic, n, 50) })
-	seen := make(map[string]bool, n)
-	limit := time.After(2 * wait)
-	for cut := 1; len(seen) < n; {
-		select {
-		case m := <-in:
-			if i, err := strconv.Atoi(string(m.Payload)); err != nil || i < 0 || i >= n {
-				t.Fatalf("got %q, which nobody has published", m.Payload)
-			}
-			seen[string(m.Payload)] = true
-			m.Ack()
-		case <-limit:
-			t.Fatalf("got %d of %d", len(seen), n)
-		}
-		if cut <= cuts && len(seen) == cut*n/(cuts+1) {
-			p.Cut()
-			cut++
-		}
-	}
-}
-
 func TestPublishWaitsForTheServer(t *testing.T) {
 	p, url := newProxy(t)
 	b := open(t, amqp.Config{URLs: []string{url}, PublishTimeout: 2 * wait})

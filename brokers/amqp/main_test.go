@@ -150,6 +150,13 @@ func TestSuite(t *testing.T) {
 					foreign(tb, b, topic, amqp091.Publishing{Headers: amqp091.Table{"headrace-payload": "nil"}, Body: payload})
 					return payload
 				},
+				Behind: func(tb testing.TB) (brokers.Broker, brokertest.Server) {
+					p, url := newProxy(tb)
+					config := tt.config
+					config.URLs = []string{url}
+					return open(tb, config), p
+				},
+				Shared: true,
 			})
 		})
 	}

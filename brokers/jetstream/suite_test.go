@@ -2,6 +2,7 @@ package jetstream_test
 
 import (
 	"log/slog"
+	neturl "net/url"
 	"testing"
 	"time"
 
@@ -33,6 +34,20 @@ func TestSuiteOnServer(t *testing.T) {
 		config.URL = url
 		return jetstream.New(config)
 	})
+	suite.Shared = true
+	suite.Behind = func(tb testing.TB) (brokers.Broker, brokertest.Server) {
+		u, err := neturl.Parse(url)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		p := testserver.NewProxy(tb, u.Host)
+		u.Host = p.Addr()
+		b, err := jetstream.New(suiteConfig(tb, jetstream.Config{URL: u.String()}))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return b, p
+	}
 	suite.ReleasedMayRepeat = true // seen with nats-server 2.9.10, now and then
 	brokertest.Run(t, suite)
 }
@@ -40,10 +55,7 @@ func TestSuiteOnServer(t *testing.T) {
 func newSuite(config jetstream.Config, open func(testing.TB, jetstream.Config) (brokers.Broker, error)) brokertest.Suite {
 	return brokertest.Suite{
 		New: func(tb testing.TB) brokers.Broker {
-			config.AckWait = time.Second
-			config.NackDelay, config.MaxNackDelay = 5*time.Millisecond, 50*time.Millisecond
-			config.Logger = slog.New(slog.NewTextHandler(tb.Output(), nil))
-			b, err := open(tb, config)
+			b, err := open(tb, suiteConfig(tb, config))
 			if err != nil {
 				tb.Fatal(err)
 			}
@@ -62,7 +74,21 @@ func newSuite(config jetstream.Config, open func(testing.TB, jetstream.Config) (
 			}
 			return payload
 		},
+		PublishHeaderTwice: func(tb testing.TB, b brokers.Broker, topic, name, first, second string) {
+			m := &nats.Msg{Subject: topic, Header: nats.Header{name: {first, second}}, Data: []byte("0")}
+			if _, err := conn(b).RequestMsg(m, 5*time.Second); err != nil {
+				tb.Fatal(err)
+			}
+		},
 	}
+}
+
+// suiteConfig makes config quick.
+func suiteConfig(tb testing.TB, config jetstream.Config) jetstream.Config {
+	config.AckWait = time.Second
+	config.NackDelay, config.MaxNackDelay = 5*time.Millisecond, 50*time.Millisecond
+	config.Logger = slog.New(slog.NewTextHandler(tb.Output(), nil))
+	return config
 }
 
 func conn(b brokers.Broker) *nats.Conn { return b.(interface{ Conn() *nats.Conn }).Conn() }

@@ -1,6 +1,9 @@
 package postgres_test
 
 import (
+	"context"
+	"net"
+	"strconv"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -9,6 +12,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/headracetest/brokertest"
+	"github.com/headrace-go/headrace/internal/testserver"
 )
 
 func TestConformance(t *testing.T) {
@@ -32,6 +36,18 @@ func TestConformance(t *testing.T) {
 		PublishUndecodable: func(tb testing.TB, _ brokers.Broker, topic string) []byte {
 			insert(tb, topic, `{"ce_type": 7`, []byte("raw\x00\xff"))
 			return []byte("raw\x00\xff")
+		},
+		Behind: func(tb testing.TB) (brokers.Broker, brokertest.Server) {
+			var p *testserver.Proxy
+			config := e.config()
+			config.LeaseTTL = short
+			config.Pool = newPool(tb, testserver.Postgres(tb), func(c *pgxpool.Config) {
+				p = testserver.NewProxy(tb, net.JoinHostPort(c.ConnConfig.Host, strconv.Itoa(int(c.ConnConfig.Port))))
+				c.ConnConfig.DialFunc = func(ctx context.Context, network, _ string) (net.Conn, error) {
+					return (&net.Dialer{}).DialContext(ctx, network, p.Addr())
+				}
+			})
+			return open(tb, config), p
 		},
 	})
 }

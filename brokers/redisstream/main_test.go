@@ -85,6 +85,20 @@ func TestSuite(t *testing.T) {
 			}
 			return []byte("\xff\x00")
 		},
+		Behind: func(tb testing.TB) (brokers.Broker, brokertest.Server) {
+			o := options(tb)
+			p := testserver.NewProxy(tb, o.Addr)
+			o.Addr = p.Addr()
+			c := redis.NewClient(o)
+			tb.Cleanup(func() {
+				if err := c.Close(); err != nil {
+					tb.Errorf("close the client: %v", err)
+				}
+			})
+			return open(tb, redisstream.Config{Client: c}), p
+		},
+		Shared:             true,
+		UnorderedAfterKill: true, // without Config.Member
 	})
 }
 

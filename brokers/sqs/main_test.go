@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/base64"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/url"
 	"testing"
 	"time"
 
@@ -115,12 +117,36 @@ func text(s string) types.MessageAttributeValue {
 func TestSuite(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
-			suite(t, mode.fifo, func(tb testing.TB) brokers.Broker { return open(tb, sqs.Config{FIFO: mode.fifo}) })
+			suite(t, mode.fifo, func(tb testing.TB) brokers.Broker { return open(tb, sqs.Config{FIFO: mode.fifo}) },
+				func(tb testing.TB) (brokers.Broker, brokertest.Server) {
+					p, c := proxied(tb)
+					return open(tb, sqs.Config{FIFO: mode.fifo, Client: c}), p
+				})
 		})
 	}
 }
 
-func suite(t *testing.T, fifo bool, broker func(testing.TB) brokers.Broker) {
+// proxied returns a client whose connections can be cut.
+func proxied(tb testing.TB) (*testserver.Proxy, *sdk.Client) {
+	tb.Helper()
+	u, err := url.Parse(testserver.SQS(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := testserver.NewProxy(tb, u.Host)
+	u.Host = p.Addr()
+	// The server names its queues by its own address: each connection goes to the proxy, whatever the address.
+	round := transport(tb)
+	round.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, p.Addr())
+	}
+	endpoint := u.String()
+	return p, sdk.New(sdk.Options{
+		BaseEndpoint: &endpoint, Region: "elasticmq", Credentials: credentials, HTTPClient: &http.Client{Transport: round},
+	})
+}
+
+func suite(t *testing.T, fifo bool, broker func(testing.TB) brokers.Broker, behind func(testing.TB) (brokers.Broker, brokertest.Server)) {
 	brokertest.Run(t, brokertest.Suite{
 		New: broker,
 		PublishForeign: func(tb testing.TB, _ brokers.Broker, topic string, payload []byte) {
@@ -144,6 +170,9 @@ func suite(t *testing.T, fifo bool, broker func(testing.TB) brokers.Broker) {
 			return []byte("no base 64")
 		},
 		OneBatchPerKey: fifo,
+		LargeIsRefused: true, // by Config.MaxMessageBytes, and base 64 makes it more than the 1 MiB of SQS
+		Behind:         behind,
+		Shared:         behind != nil, // the stand-in for SNS is in this process
 	})
 }
 

@@ -166,7 +166,7 @@ func TestSuiteWithSNS(t *testing.T) {
 			return sqs.QueueNameForTest(topic, consumer, true)
 		}})
 		return registering{b, []string{"a", "b", "c"}}
-	})
+	}, nil)
 }
 
 func TestEachConsumerHasAQueueOfItsOwnWithSNS(t *testing.T) {

@@ -32,6 +32,21 @@ type Suite struct {
 	// that must arrive, with a DecodeError. nil: there is no such message.
 	PublishUndecodable func(tb testing.TB, b brokers.Broker, topic string) (payload []byte)
 
+	// PublishHeaderTwice publishes one message with two headers of one name. nil: a message has no two.
+	PublishHeaderTwice func(tb testing.TB, b brokers.Broker, topic, name, first, second string)
+
+	// Behind opens a broker as New does, and returns what its connections go through. nil: there is no server that can be away.
+	Behind func(tb testing.TB) (brokers.Broker, Server)
+
+	// Shared says that brokers which New opens in different processes have the same messages.
+	Shared bool
+
+	// UnorderedAfterKill says that what a killed process held may come after what is new.
+	UnorderedAfterKill bool
+
+	// LargeIsRefused says that a payload of 1 MB may be more than the broker takes, as it is configured.
+	LargeIsRefused bool
+
 	// OneBatchPerKey says that a broker that keeps the order of keys gives some messages of a key, and no more of it until all of
 	// those are settled (SQS message groups). Then the tests of the window use a key for each message.
 	OneBatchPerKey bool
@@ -61,52 +76,61 @@ func Run(t *testing.T, s Suite) {
 	for _, tt := range []struct {
 		name string
 		run  func(*T)
+		is   kind
 	}{
-		{"CapabilitiesAreConstantAndMakeSense", claimConstant},
-		{"ClaimOrdering", claimOrdering},
-		{"ClaimMaxUnacked", claimMaxUnacked},
-		{"ClaimPatience", claimPatience},
-		{"ClaimCountsDeliveries", claimCountsDeliveries},
-		{"ClaimReleases", claimReleases},
-		{"ClaimDelays", claimDelays},
-		{"ClaimDeliveryLimit", claimDeliveryLimit},
-		{"ClaimFanOut", claimFanOut},
-		{"ClaimReplays", claimReplays},
-		{"ClaimMaxHeaderBytes", claimMaxHeaderBytes},
-		{"BadSubscriptionsAreRefused", badSubscriptions},
-		{"PublishIsConfirmed", publishIsConfirmed},
-		{"K10_MessagesFromBeforeTheFirstSubscriptionArrive", earliest},
-		{"SubscribersOfOneNameShare", share},
-		{"OrderWithOneUnacked", func(t *T) { order(t, 1) }},
-		{"OrderWithAWindow", func(t *T) { order(t, 16) }},
-		{"OneUnackedIsOne", func(t *T) { window(t, 1) }},
-		{"WindowIsFilledAndNotExceeded", func(t *T) { window(t, 8) }},
-		{"WindowIsFilledBehindAStuckDelivery", stuck},
-		{"NackRedelivers", nackRedelivers},
-		{"NackKeepsOrderWithOneUnacked", nackKeepsOrder},
-		{"S5_NackIsNoHotLoop", nackLoop},
-		{"S5_ReleaseIsNoHotLoop", releaseLoop},
-		{"ReleaseGivesToAnother", release},
-		{"SettlingTwiceHasNoEffect", settleTwice},
-		{"S1_AcksBeforeCloseCount", acksBeforeClose},
-		{"S1_AcksBeforeTheContextEndsCount", acksBeforeCancel},
-		{"CloseGivesBackInOrder", closeGivesBack},
-		{"AckOutOfOrderThenRestart", ackOutOfOrder},
-		{"MetadataAndPayloadAreExact", exact},
-		{"RedeliveryIsPristine", pristine},
-		{"PublishTakesACopy", publishCopies},
-		{"ForeignMessagesArrive", foreign},
-		{"D1_UndecodableArrivesRaw", undecodable},
-		{"DeliveryTellsWhereItCameFrom", origin},
-		{"ContextEndsWithAck", contextEndsWithAck},
-		{"ContextEndsWithSubscriber", contextEndsWithSubscriber},
-		{"CancelWhileMessagesCome", cancelWhileBusy},
-		{"CloseWhileNobodyReads", closeUnread},
-		{"SettlingAfterCloseIsHarmless", settleAfterClose},
-		{"SlowHandlerKeepsItsDelivery", slowHandler},
-		{"PrefetchKeepsItsPatience", prefetch},
-		{"ConcurrentPublishersKeepTheirOrder", concurrentPublishers},
-		{"CloseIsIdempotentAndFinal", closeTwice},
+		{"CapabilitiesAreConstantAndMakeSense", claimConstant, ordinary},
+		{"ClaimOrdering", claimOrdering, ordinary},
+		{"ClaimMaxUnacked", claimMaxUnacked, ordinary},
+		{"ClaimPatience", claimPatience, ordinary},
+		{"ClaimCountsDeliveries", claimCountsDeliveries, ordinary},
+		{"ClaimReleases", claimReleases, ordinary},
+		{"ClaimDelays", claimDelays, ordinary},
+		{"ClaimDeliveryLimit", claimDeliveryLimit, ordinary},
+		{"ClaimFanOut", claimFanOut, ordinary},
+		{"ClaimReplays", claimReplays, ordinary},
+		{"ClaimMaxHeaderBytes", claimMaxHeaderBytes, ordinary},
+		{"BadSubscriptionsAreRefused", badSubscriptions, ordinary},
+		{"PublishIsConfirmed", publishIsConfirmed, ordinary},
+		{"K10_MessagesFromBeforeTheFirstSubscriptionArrive", earliest, ordinary},
+		{"SubscribersOfOneNameShare", share, ordinary},
+		{"OrderWithOneUnacked", func(t *T) { order(t, 1) }, ordinary},
+		{"OrderWithAWindow", func(t *T) { order(t, 16) }, ordinary},
+		{"OneUnackedIsOne", func(t *T) { window(t, 1) }, ordinary},
+		{"WindowIsFilledAndNotExceeded", func(t *T) { window(t, 8) }, ordinary},
+		{"WindowIsFilledBehindAStuckDelivery", stuck, ordinary},
+		{"NackRedelivers", nackRedelivers, ordinary},
+		{"NackKeepsOrderWithOneUnacked", nackKeepsOrder, ordinary},
+		{"S5_NackIsNoHotLoop", nackLoop, ordinary},
+		{"S5_ReleaseIsNoHotLoop", releaseLoop, ordinary},
+		{"ReleaseGivesToAnother", release, ordinary},
+		{"SettlingTwiceHasNoEffect", settleTwice, ordinary},
+		{"S1_AcksBeforeCloseCount", acksBeforeClose, ordinary},
+		{"S1_AcksBeforeTheContextEndsCount", acksBeforeCancel, ordinary},
+		{"CloseGivesBackInOrder", closeGivesBack, ordinary},
+		{"AckOutOfOrderThenRestart", ackOutOfOrder, ordinary},
+		{"MetadataAndPayloadAreExact", exact, ordinary},
+		{"RedeliveryIsPristine", pristine, ordinary},
+		{"PublishTakesACopy", publishCopies, ordinary},
+		{"ForeignMessagesArrive", foreign, ordinary},
+		{"D1_UndecodableArrivesRaw", undecodable, ordinary},
+		{"DeliveryTellsWhereItCameFrom", origin, ordinary},
+		{"ContextEndsWithAck", contextEndsWithAck, ordinary},
+		{"ContextEndsWithSubscriber", contextEndsWithSubscriber, ordinary},
+		{"CancelWhileMessagesCome", cancelWhileBusy, ordinary},
+		{"CloseWhileNobodyReads", closeUnread, ordinary},
+		{"SettlingAfterCloseIsHarmless", settleAfterClose, ordinary},
+		{"SlowHandlerKeepsItsDelivery", slowHandler, ordinary},
+		{"PrefetchKeepsItsPatience", prefetch, ordinary},
+		{"ConcurrentPublishersKeepTheirOrder", concurrentPublishers, ordinary},
+		{"KeysAreExact", keys, ordinary},
+		{"HeadersThatComeTwiceArrive", duplicateHeaders, ordinary},
+		{"OneMegabyteArrivesOrIsRefused", large, ordinary},
+		{"CloseWhilePublishing", closeWhilePublishing, ordinary},
+		{"AckAfterDisconnect", ackAfterDisconnect, behind},
+		{"RestartUnderLoad", restartUnderLoad, behind},
+		{"PublishDuringOutage", publishDuringOutage, behind},
+		{"ConsumerKilled", consumerKilled, shared},
+		{"CloseIsIdempotentAndFinal", closeTwice, ordinary},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := goleak.IgnoreCurrent()
@@ -115,13 +139,25 @@ func Run(t *testing.T, s Suite) {
 					t.Errorf("after Broker.Close: %v", err)
 				}
 			})
-			b := s.New(t)
+			test := &T{T: t, Suite: s, topic: "suite." + rand.Text()}
+			switch {
+			case tt.is == behind && s.Behind == nil:
+				t.Skip("there is no server that can be away")
+			case tt.is == behind:
+				test.broker, test.server = s.Behind(t)
+			case tt.is == shared && !s.Shared:
+				t.Skip("another process has other messages")
+			default:
+				test.broker = s.New(t)
+			}
+			b := test.broker
+			test.caps = b.Capabilities()
 			defer func() {
 				if err := b.Close(); err != nil {
 					t.Errorf("Broker.Close: %v", err)
 				}
 			}()
-			tt.run(&T{T: t, Suite: s, broker: b, caps: b.Capabilities(), topic: "suite." + rand.Text()})
+			tt.run(test)
 		})
 	}
 }
@@ -131,9 +167,19 @@ type T struct {
 	*testing.T
 	Suite
 	broker brokers.Broker
+	server Server // of a test that is behind one
 	caps   brokers.Capabilities
 	topic  string
 }
+
+// kind tells what a test needs.
+type kind int
+
+const (
+	ordinary kind = iota
+	behind        // a server that can be away
+	shared        // messages that other processes have too
+)
 
 func (t *T) publisher() message.Publisher {
 	t.Helper()

@@ -152,12 +152,14 @@ func rawBatch(ctx context.Context, l *pace.Load, tx pgx.Tx, site pgSite) error {
 type stockTable struct{}
 
 func (stockTable) adapters(site pgSite) (stocksql.DefaultPostgreSQLSchema, stocksql.DefaultPostgreSQLOffsetsAdapter) {
-	return stocksql.DefaultPostgreSQLSchema{
-			GenerateMessagesTableName: func(string) string { return site.table("stock") },
-			GeneratePayloadType:       func(string) string { return "BYTEA" },
-		}, stocksql.DefaultPostgreSQLOffsetsAdapter{
-			GenerateMessagesOffsetsTableName: func(string) string { return site.table("stock_offsets") },
-		}
+	schema := stocksql.DefaultPostgreSQLSchema{
+		GenerateMessagesTableName: func(string) string { return site.table("stock") },
+		GeneratePayloadType:       func(string) string { return "BYTEA" },
+	}
+	offsets := stocksql.DefaultPostgreSQLOffsetsAdapter{
+		GenerateMessagesOffsetsTableName: func(string) string { return site.table("stock_offsets") },
+	}
+	return schema, offsets
 }
 
 func (s stockTable) fill(ctx context.Context, site pgSite, n int) error {

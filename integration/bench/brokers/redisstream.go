@@ -51,8 +51,10 @@ func rawRedis(ctx context.Context, l *pace.Load, name string, client *redis.Clie
 		}
 		ids := make([]string, 0, window)
 		for _, m := range streams[0].Messages {
-			if ctx.Err() != nil {
+			select {
+			case <-ctx.Done():
 				return nil
+			default:
 			}
 			l.Handle()
 			ids = append(ids, m.ID)

@@ -51,7 +51,7 @@ func (in *Intake) handle(d *delivery, msg *message.Message, h message.HandlerFun
 			return nil, nil
 		}
 		d, msg = next, &next.View
-		d.router = router
+		d.router = router //nolint:fatcontext // each has a place of its own for the same one
 	}
 }
 

@@ -5,6 +5,7 @@ package deadline
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,7 +89,7 @@ func (c *Context) Value(key any) any {
 // Expired reports whether the deadline, and not the parent or Stop, has ended the context.
 func (c *Context) Expired() bool {
 	if a := c.armed.Load(); a != nil {
-		return a.Err() == context.DeadlineExceeded && c.parent.Err() == nil
+		return errors.Is(a.Err(), context.DeadlineExceeded) && c.parent.Err() == nil
 	}
 	return !c.stopped.Load() && c.parent.Err() == nil && !time.Now().Before(c.deadline)
 }

@@ -1,6 +1,7 @@
 package event_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -93,6 +94,31 @@ func TestDecodeIntoOtherTypes(t *testing.T) {
 		t.Errorf("string: got %v, %v", got, err)
 	}
 }
+
+// The handler's context answers for the message that it handles, and there is none for one that cannot be decoded.
+func TestDecodeContextHasTheEnvelope(t *testing.T) {
+	msg := binary(`{"id":"a","amount":5}`)
+	msg.SetContext(context.WithValue(t.Context(), ctxKey{}, "of the message"))
+	want, err := event.Parse(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, ctx, err := event.DecodeContext[order](nil, msg)
+	if err != nil || v != (order{"a", 5}) {
+		t.Fatalf("got %+v, %v", v, err)
+	}
+	if got, ok := event.FromContext(ctx); !ok || !reflect.DeepEqual(got, want) {
+		t.Errorf("the context has the envelope %+v, %v, want %+v", got, ok, want)
+	}
+	if got := ctx.Value(ctxKey{}); got != "of the message" {
+		t.Errorf("the context has %v of the message's own", got)
+	}
+	if _, ctx, err = event.DecodeContext[order](nil, binary(`{`)); err == nil || ctx != nil {
+		t.Errorf("of a broken message: context %v, error %v", ctx, err)
+	}
+}
+
+type ctxKey struct{}
 
 // A handler that works in place on the bytes it gets must not change what a retry or the dead letter sees.
 func TestI9RawBytesAreACopy(t *testing.T) {

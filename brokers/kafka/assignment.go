@@ -223,8 +223,9 @@ func (a *assignment) run() {
 // turn does what can be done at once. It returns a delivery that nobody takes, if there is a slot for it; fed tells that some
 // were handed over. turns is held.
 func (a *assignment) turn() (offer *hold, fed bool) {
+	now := time.Now() // once: it is not free
 	a.settleTold()
-	a.scanIfDue()
+	a.scanIfDue(now)
 	a.answer()
 	if a.stopped.Load() || a.m.ctx.Err() != nil { // not only when AfterFunc comes to it: a reader may take all there is
 		if !a.idle {
@@ -233,14 +234,14 @@ func (a *assignment) turn() (offer *hold, fed bool) {
 		}
 		a.beQuiet()
 	}
-	offer, fed, again := a.feed()
+	offer, fed, again := a.feed(now)
 	a.planScan()
 	a.setTimer(again)
 	return offer, fed
 }
 
 // feed hands over what somebody takes at once, and returns when to ask again if there may be more then.
-func (a *assignment) feed() (offer *hold, fed bool, again time.Time) {
+func (a *assignment) feed(now time.Time) (offer *hold, fed bool, again time.Time) {
 	for range feedBatch {
 		if a.stopped.Load() || a.m.ctx.Err() != nil {
 			return nil, fed, time.Time{}
@@ -260,7 +261,7 @@ func (a *assignment) feed() (offer *hold, fed bool, again time.Time) {
 		if !a.m.offer(offer) {
 			return offer, fed, again
 		}
-		a.handedOver(offer)
+		a.handedOver(offer, now)
 		fed = true
 	}
 	a.ring()
@@ -279,14 +280,14 @@ func (a *assignment) await(offer *hold) {
 		ack, nacked <-chan struct{}
 	)
 	if offer != nil {
-		out, msg = a.m.out, offer.msg
+		out, msg = a.m.out, &offer.msg
 	}
 	if oldest := a.held.first; oldest != nil && !a.hooked.Load() {
 		ack, nacked = oldest.msg.Acked(), oldest.msg.Nacked()
 	}
 	select {
 	case out <- msg:
-		a.handedOver(offer)
+		a.handedOver(offer, time.Now())
 	case <-ack:
 		a.settleFront()
 	case <-nacked:
@@ -403,12 +404,8 @@ func (a *assignment) setTimer(again time.Time) {
 }
 
 // scanIfDue looks at everything when its time has come.
-func (a *assignment) scanIfDue() {
-	if a.rings.IsZero() {
-		return
-	}
-	now := time.Now()
-	if now.Before(a.rings) {
+func (a *assignment) scanIfDue(now time.Time) {
+	if a.rings.IsZero() || now.Before(a.rings) {
 		return
 	}
 	a.rings = time.Time{}
@@ -516,14 +513,14 @@ func (a *assignment) inSpan(offset int64) bool {
 	return offset-committed < limit || a.tracker.Incomplete() == 0 && a.tracker.Next().Offset == committed
 }
 
-func (a *assignment) handedOver(h *hold) {
+func (a *assignment) handedOver(h *hold, now time.Time) {
 	if h == a.again {
 		a.again = nil
 		a.lanes.goesAgain(h.lane)
 		a.moved()
 	} else {
 		a.next, a.slot = nil, false
-		h.since = time.Now()
+		h.since = now
 	}
 	a.held.add(h)
 }
@@ -594,7 +591,6 @@ func (a *assignment) settle(decided []*hold) {
 		return
 	}
 	slots := 0
-	now := time.Now()
 	a.mu.Lock()
 	for _, h := range decided {
 		h.context.end()
@@ -606,7 +602,7 @@ func (a *assignment) settle(decided []*hold) {
 		}
 		h.detach()
 		h.returns++
-		h.due = now.Add(a.m.config.nackDelay(h.returns))
+		h.due = time.Now().Add(a.m.config.nackDelay(h.returns))
 		i, _ := slices.BinarySearchFunc(a.back, h, func(b, h *hold) int { return cmp.Compare(b.delivery.Offset, h.delivery.Offset) })
 		a.back = slices.Insert(a.back, i, h)
 		if len(a.back) == 1 || h.due.Before(a.backAt) {

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -11,45 +12,51 @@ import (
 type lazyContext struct {
 	parent context.Context
 
-	mu     sync.Mutex
-	backed context.Context
+	mu     sync.Mutex // held to make backed and to end
+	backed atomic.Pointer[backing]
+	over   atomic.Bool
+}
+
+// backing is a context of the standard library.
+type backing struct {
+	context.Context
 	cancel context.CancelFunc
-	over   bool
 }
 
 // Deadline is the parent's.
 func (c *lazyContext) Deadline() (time.Time, bool) { return c.parent.Deadline() }
 
 // Done makes the standard library's context.
-func (c *lazyContext) Done() <-chan struct{} {
+func (c *lazyContext) Done() <-chan struct{} { return c.back().Done() }
+
+// back returns the standard library's context, which it makes if there is none.
+func (c *lazyContext) back() *backing {
+	if b := c.backed.Load(); b != nil {
+		return b
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.back()
-	return c.backed.Done()
-}
-
-// back makes the standard library's context, if there is none. mu is held.
-func (c *lazyContext) back() {
-	if c.backed != nil {
-		return
+	if b := c.backed.Load(); b != nil {
+		return b
 	}
-	c.backed, c.cancel = context.WithCancel(c.parent)
-	if c.over {
-		c.cancel()
+	b := new(backing)
+	b.Context, b.cancel = context.WithCancel(c.parent)
+	if c.over.Load() {
+		b.cancel() // before anybody sees it: what has ended stays so
 	}
+	c.backed.Store(b)
+	return b
 }
 
 // Err is nil until the context has ended.
 func (c *lazyContext) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.backed != nil {
-		return c.backed.Err()
+	if b := c.backed.Load(); b != nil {
+		return b.Err()
 	}
 	if err := c.parent.Err(); err != nil {
 		return err
 	}
-	if c.over {
+	if c.over.Load() {
 		return context.Canceled
 	}
 	return nil
@@ -58,14 +65,8 @@ func (c *lazyContext) Err() error {
 // Value lets the standard library find the context that backs this one, so that children attach to it without a goroutine,
 // and context.Cause tells why it has ended. It asks for that with a *int of its own as the key.
 func (c *lazyContext) Value(key any) any {
-	c.mu.Lock()
-	if _, standard := key.(*int); standard && c.over {
-		c.back()
-	}
-	backed := c.backed
-	c.mu.Unlock()
-	if backed != nil {
-		return backed.Value(key)
+	if _, standard := key.(*int); standard && (c.backed.Load() != nil || c.over.Load()) {
+		return c.back().Value(key)
 	}
 	return c.parent.Value(key)
 }
@@ -74,8 +75,8 @@ func (c *lazyContext) Value(key any) any {
 func (c *lazyContext) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over = true
-	if c.cancel != nil {
-		c.cancel()
+	if b := c.backed.Load(); b != nil {
+		b.cancel() // first: over is read where there is none
 	}
+	c.over.Store(true)
 }

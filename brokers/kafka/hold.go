@@ -17,24 +17,29 @@ type hold struct {
 	context  lazyContext
 	from     *assignment
 	record   *kgo.Record
-	detached bool  // record is a copy
 	lane     *lane // of from
 	key      uint64
-	msg      *message.Message
-	released atomic.Bool
-	since    time.Time // when the record was handed over for the first time
-	returns  int       // how often the record was given back
-	due      time.Time // when it may come again
+	msg      message.Message
+	decided  atomic.Uint32 // the verdict, as far as it was told
+	detached bool          // record is a copy
+	listed   bool          // by from
+	since    time.Time     // when the record was handed over for the first time
+	returns  int           // how often the record was given back
+	due      time.Time     // when it may come again
 
 	// The list of what from holds.
 	prev, next *hold
-	listed     bool
 }
 
 // newHold needs what does not change during an assignment from its goroutine.
 func (a *assignment) newHold(r *kgo.Record, ln *lane) *hold {
-	msg, recordKey, headers := decode(r)
-	h := &hold{from: a, record: r, lane: ln, key: ln.key, msg: msg, context: lazyContext{parent: a.ctx}}
+	h := &hold{from: a, record: r, lane: ln, key: ln.key, context: lazyContext{parent: a.ctx}}
+	if a.m.pulled { // whoever pulls calls Settled: nobody needs the channels
+		h.msg.Metadata = make(message.Metadata, len(r.Headers))
+	} else {
+		h.msg = *message.NewMessage("", nil)
+	}
+	recordKey, headers := decode(r, &h.msg)
 	h.delivery = brokers.Delivery{
 		Topic:       a.topic,
 		Incarnation: a.incarnation,
@@ -67,7 +72,7 @@ func (h *hold) detach() {
 
 // release is Delivery.Release, and settled is Delivery.Settled.
 func (h *hold) release() {
-	h.released.Store(true)
+	h.decide(returned)
 	if h.from.tell(h) {
 		h.from.ring()
 	}
@@ -76,6 +81,7 @@ func (h *hold) release() {
 func (h *hold) settled() {
 	a := h.from
 	a.hooked.Store(true)
+	h.decide(h.look())
 	switch first := a.tell(h); {
 	case a.m.pulled:
 		a.advance()
@@ -85,7 +91,7 @@ func (h *hold) settled() {
 }
 
 // verdict is what became of a delivery.
-type verdict int
+type verdict uint32
 
 const (
 	undecided verdict = iota
@@ -93,7 +99,20 @@ const (
 	returned // nacked or released
 )
 
+// decide notes the first verdict.
+func (h *hold) decide(v verdict) { h.decided.CompareAndSwap(uint32(undecided), uint32(v)) }
+
 func (h *hold) verdict() verdict {
+	if !h.from.m.pulled {
+		if v := h.look(); v != undecided {
+			return v
+		}
+	}
+	return verdict(h.decided.Load())
+}
+
+// look reads what the message was settled with. A message that is pulled gets its channels by Ack and Nack: only their caller may look.
+func (h *hold) look() verdict {
 	select {
 	case <-h.msg.Acked():
 		return acked
@@ -103,11 +122,8 @@ func (h *hold) verdict() verdict {
 	case <-h.msg.Nacked():
 		return returned
 	default:
+		return undecided
 	}
-	if h.released.Load() {
-		return returned
-	}
-	return undecided
 }
 
 // ended reports whether whoever got the delivery is done with it, in whatever way.

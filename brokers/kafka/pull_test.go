@@ -66,6 +66,7 @@ func TestRevokedDeliveriesLeaveTheQueue(t *testing.T) {
 	other := read(t, open(t, config), "topic", 16)
 	<-late.Context().Done()
 	late.Nack()
+	at(late).Settled()
 	seen := make(map[int64]int)
 	for len(seen) < 8 {
 		var m *message.Message

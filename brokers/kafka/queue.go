@@ -27,7 +27,7 @@ func (m *member) Next() *message.Message {
 	}
 	h := m.queue.holds.pop()
 	h.from.queued--
-	return h.msg
+	return &h.msg
 }
 
 // Ready tells when Next may have one.
@@ -37,7 +37,7 @@ func (m *member) Ready() <-chan struct{} { return m.queue.ready }
 func (m *member) offer(h *hold) bool {
 	if !m.pulled {
 		select {
-		case m.out <- h.msg:
+		case m.out <- &h.msg:
 			return true
 		default:
 			return false

@@ -166,7 +166,8 @@ func (b *Broker) Ends(ctx context.Context, topic string) (map[int32]int64, error
 
 // readMessage is r as a subscription would deliver it.
 func readMessage(ctx context.Context, topic, incarnation string, r *kgo.Record) *message.Message {
-	m, key, headers := decode(r)
+	m := message.NewMessage("", nil)
+	key, headers := decode(r, m)
 	m.SetContext(brokers.WithDelivery(ctx, &brokers.Delivery{
 		Topic:       topic,
 		Incarnation: incarnation,

@@ -36,7 +36,8 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 var _ brokers.Puller = (*subscriber)(nil)
 
-// Pull is [subscriber.Subscribe] for those who take messages by calls.
+// Pull is [subscriber.Subscribe] for those who take messages by calls. Such a message has no channels: its Ack and Nack count when Settled is
+// called after them.
 func (s *subscriber) Pull(ctx context.Context, topic string) (brokers.Pull, error) {
 	m, err := s.open(ctx, topic, true)
 	if err != nil {

@@ -74,16 +74,16 @@ func (c *Config) encode(topic string, m *message.Message) *kgo.Record {
 	return r
 }
 
-// decode returns r as a message that shares nothing with it, and its key: what was fetched with it does not stay in memory. headers is
-// nil where the metadata say it all.
-func decode(r *kgo.Record) (m *message.Message, key []byte, headers []brokers.Header) {
+// decode makes m, whose metadata are empty, a message of r that shares nothing with it, and returns its key: what was fetched with it does
+// not stay in memory. headers is nil where the metadata say it all.
+func decode(r *kgo.Record, m *message.Message) (key []byte, headers []brokers.Header) {
 	own := cloner{bytes: make([]byte, 0, len(r.Value)+len(r.Key))}
 	total := 0
 	for _, h := range r.Headers {
 		total += len(h.Value)
 	}
 	own.text.Grow(total)
-	m = message.NewMessage("", own.clone(r.Value))
+	m.Payload = own.clone(r.Value)
 	lossy, named := false, false
 	for _, h := range r.Headers {
 		lossy = lossy || h.Value == nil
@@ -92,10 +92,9 @@ func decode(r *kgo.Record) (m *message.Message, key []byte, headers []brokers.He
 			m.UUID = own.string(h.Value)
 			continue
 		}
-		if _, there := m.Metadata[h.Key]; there {
-			lossy = true
-		}
+		before := len(m.Metadata)
 		m.Metadata[h.Key] = own.string(h.Value)
+		lossy = lossy || len(m.Metadata) == before // it was there already
 	}
 	if lossy {
 		headers = make([]brokers.Header, len(r.Headers))
@@ -103,7 +102,7 @@ func decode(r *kgo.Record) (m *message.Message, key []byte, headers []brokers.He
 			headers[i] = brokers.Header{Key: h.Key, Value: bytes.Clone(h.Value)}
 		}
 	}
-	return m, own.clone(r.Key), headers
+	return own.clone(r.Key), headers
 }
 
 // own returns a copy of r that shares nothing with what was fetched with it.

@@ -46,21 +46,10 @@ func (l *load) fetch(partition int32, offset int64) {
 	}
 }
 
-// ack tells that a record was acked, or will be when acked is closed. The first quarter does not count: a part of it waited for the
-// consumer to join.
+// ack tells that a record is acked when acked is closed.
 func (l *load) ack(partition int32, offset int64, acked <-chan struct{}) {
-	if offset%sampled != 0 || offset/sampled >= int64(len(l.latency.fetched[partition])) || offset < int64(l.topic.n)/partitions/4 {
-		return
-	}
-	at := l.latency.fetched[partition][offset/sampled].Load()
-	note := func() {
-		took := l.Now() - at
-		l.latency.mu.Lock()
-		defer l.latency.mu.Unlock()
-		l.latency.all = append(l.latency.all, time.Duration(took))
-	}
-	if acked == nil {
-		note()
+	note := l.noteOf(partition, offset)
+	if note == nil {
 		return
 	}
 	l.latency.waiting.Go(func() {
@@ -70,6 +59,20 @@ func (l *load) ack(partition int32, offset int64, acked <-chan struct{}) {
 		case <-time.After(time.Minute): // it was given back
 		}
 	})
+}
+
+// noteOf returns what is to be called when a record was acked, or nil if it is not sampled. The first quarter does not count: a part of it
+// waited for the consumer to join.
+func (l *load) noteOf(partition int32, offset int64) func() {
+	if offset%sampled != 0 || offset/sampled >= int64(len(l.latency.fetched[partition])) || offset < int64(l.topic.n)/partitions/4 {
+		return nil
+	}
+	return func() {
+		took := l.Now() - l.latency.fetched[partition][offset/sampled].Load()
+		l.latency.mu.Lock()
+		defer l.latency.mu.Unlock()
+		l.latency.all = append(l.latency.all, time.Duration(took))
+	}
 }
 
 // percentiles returns them in milliseconds.

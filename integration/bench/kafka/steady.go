@@ -77,7 +77,7 @@ func steadyLoad(o options, failing int) (r result, err error) {
 			}
 			l.Handle()
 			if !fails {
-				l.ack(f.Delivery.Partition, f.Delivery.Offset, f.Original.Acked())
+				l.ackOf(ctx)
 			}
 			return nil
 		})

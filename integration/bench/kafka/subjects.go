@@ -50,7 +50,9 @@ var raw = subject{"raw franz-go poll loop", func(ctx context.Context, l *load) e
 		cl.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
 			if ctx.Err() == nil {
 				l.Handle()
-				l.ack(r.Partition, r.Offset, nil)
+				if note := l.noteOf(r.Partition, r.Offset); note != nil {
+					note()
+				}
 			}
 		})
 	}
@@ -116,11 +118,28 @@ var headrace = subject{"headrace", func(ctx context.Context, l *load) error {
 	}
 	return onRuntime(ctx, l, concurrency, func(ctx context.Context, _ []byte) error {
 		l.Handle()
-		f := flight.From(ctx)
-		l.ack(f.Delivery.Partition, f.Delivery.Offset, f.Original.Acked())
+		l.ackOf(ctx)
 		return nil
 	})
 }}
+
+// ackOf tells that the message that is handled in ctx will be settled by the runtime.
+func (l *load) ackOf(ctx context.Context) {
+	f := flight.From(ctx)
+	note := l.noteOf(f.Delivery.Partition, f.Delivery.Offset)
+	if note == nil {
+		return
+	}
+	d := *f.Delivery // its own: nobody changes the adapter's
+	settled := d.Settled
+	d.Settled = func() {
+		if f.Settlement() == flight.Acked {
+			note()
+		}
+		settled()
+	}
+	f.Delivery = &d
+}
 
 // onRuntime handles l with every stage but a database.
 func onRuntime(ctx context.Context, l *load, concurrency int, handle func(context.Context, []byte) error) error {

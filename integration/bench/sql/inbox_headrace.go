@@ -120,8 +120,8 @@ func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register 
 	if err := cmp.Or(<-ended, err); err != nil {
 		return speed{}, err
 	}
-	if s := c.Stats(); s.Retries > 0 || splits.Load() > 0 {
-		return speed{}, fmt.Errorf("%d retries, %d groups were split; want none: %+v", s.Retries, splits.Load(), s)
+	if s := c.Stats(); s.Retries > 0 || s.Duplicates > 0 || splits.Load() > 0 {
+		return speed{}, fmt.Errorf("%d retries, %d duplicates, %d groups were split; want none: %+v", s.Retries, s.Duplicates, splits.Load(), s)
 	}
 	return r, nil
 }

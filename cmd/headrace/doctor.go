@@ -142,8 +142,8 @@ watermill-redisstream, gochannel) that the service uses instead of Headrace's ow
 		if c.DeadLetterRetention == 0 {
 			c.DeadLetterRetention = duration(7 * 24 * time.Hour)
 		}
-		if a.brokerURL == "" && a.databaseURL == "" && len(c.Consumers) == 0 {
-			return usage("doctor: nothing to check: give --config, or --broker, --database and --consumer")
+		if a.brokerURL == "" && a.databaseURL == "" && c.Adapter == "" && len(c.Consumers) == 0 {
+			return usage("doctor: nothing to check: give --config, or --broker, --database and --consumer, or --adapter")
 		}
 		d.examine(cmd.Context(), a)
 		if d.broker != nil {
@@ -231,61 +231,6 @@ func (d *doctor) examineDatabase(ctx context.Context, a *app) {
 	d.found(statusOK, "tables", name, "they are those of this program")
 }
 
-// stock tells what the stock Watermill adapters cannot do, as far as the guarantees depend on it.
-var stock = map[string][]string{
-	"watermill-kafka": {
-		"one un-acked message per partition: a retry holds the whole partition, and concurrency is the number of partitions",
-		"an undecodable record ends the session, again and again: use the default unmarshaler, which takes any bytes",
-		"it drops record keys when it publishes, unless a marshaler with a key is used: order by key is lost in redrives and dead letters",
-		"it starts at the newest message by default, which loses what was published before the first start",
-		"messages go on being handled after a rebalance has taken their partition: only an inbox keeps them from taking effect twice",
-	},
-	"watermill-nats": {
-		"one un-acked message; what the client has prefetched uses up its AckWait, and is delivered again",
-		"an undecodable message crashes the process",
-		"a negative ack changes the order",
-	},
-	"watermill-amqp": {
-		"one un-acked message per subscription, whatever the prefetch",
-		"a header that is not text, as RabbitMQ's own x-death, requeues the message in a hot loop",
-		"topics cannot be read again: no replay, and dead letters need a database",
-	},
-	"watermill-sql": {
-		"one un-acked message per subscription, inside of an open transaction",
-		"the queue schema marks messages of a batch as acked that were not, at a deadline or a close: they are lost",
-		"an undecodable message is retried for ever",
-	},
-	"watermill-redisstream": {
-		"an undecodable message ends the subscription",
-		"it claims its own messages after a minute: a longer handler runs twice",
-		"Close closes the application's client",
-	},
-	"gochannel": {
-		"it keeps nothing: what is not handled when the process ends is lost",
-		"a negative ack is sent again at once, in a hot loop",
-	},
-}
-
-func (d *doctor) examineAdapter() {
-	name := d.checkup.Adapter
-	if name == "" {
-		return
-	}
-	limits, known := stock[name]
-	if !known {
-		names := make([]string, 0, len(stock))
-		for n := range stock {
-			names = append(names, n)
-		}
-		slices.Sort(names)
-		d.found(statusFail, "adapter", name, "it is not known; known are %s", strings.Join(names, ", "))
-		return
-	}
-	for _, limit := range limits {
-		d.found(statusWarn, "adapter", name, "%s", limit)
-	}
-}
-
 var consumerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 func (d *doctor) examineConsumer(ctx context.Context, c *consumerOf) {
@@ -308,6 +253,7 @@ func (d *doctor) examineConsumer(ctx context.Context, c *consumerOf) {
 	}
 	d.examineTopics(ctx, c)
 	d.examinePatience(c, retry.Budget())
+	d.examineDeliveries(c, retry.Attempts())
 	d.examineRetention(ctx, c, retry.Budget())
 	if n := d.checkup.MaxOpenConns; n > 0 && c.Concurrency >= n {
 		d.found(statusFail, "pool", c.Name, "concurrency is %d and the pool has %d connections: handlers would wait for each other's; want at most %d", c.Concurrency, n, max(n-1, 1))
@@ -360,6 +306,21 @@ func (d *doctor) examinePatience(c *consumerOf, budget time.Duration) {
 		d.found(statusFail, "patience", c.Name, "the timeout is %v, but the broker delivers a message again after %v", timeout, patience)
 	default:
 		d.found(statusOK, "patience", c.Name, "retries take %v at most, and the broker waits for %v", budget, patience)
+	}
+}
+
+// examineDeliveries compares the attempts of a message with the deliveries after which the broker may take it away.
+func (d *doctor) examineDeliveries(c *consumerOf, attempts int) {
+	if d.broker == nil {
+		return
+	}
+	switch limit := d.broker.Capabilities().DeliveryLimit; {
+	case limit == 0:
+		d.found(statusOK, "deliveries", c.Name, "the broker takes no message away by itself")
+	case attempts > limit:
+		d.found(statusWarn, "deliveries", c.Name, "a message has %d attempts, but the broker may take it away after %d deliveries", attempts, limit)
+	default:
+		d.found(statusOK, "deliveries", c.Name, "a message has %d attempts, and the broker takes none away before %d deliveries", attempts, limit)
 	}
 }
 

@@ -40,7 +40,7 @@ func TestDoctorFindsWhatIsWrong(t *testing.T) {
 			[]string{"fail pool c: at most 15", "fail retry e: MaxAttempts is -1"},
 		},
 		"a stock adapter": {
-			`{"adapter": "watermill-kafka"}`, nil, exitUnwell, []string{"warn adapter watermill-kafka: one un-acked message per partition"},
+			`{"adapter": "watermill-kafka"}`, nil, exitUnwell, []string{"warn adapter watermill-kafka: It delivers one un-acked message per partition"},
 		},
 		"an unknown adapter": {`{"adapter": "pigeon"}`, nil, exitUnwell, []string{"fail adapter pigeon: not known"}},
 		"no broker there":    {`{}`, []string{"--broker", "nats://127.0.0.1:1"}, exitUnwell, []string{"fail broker nats://127.0.0.1:1"}},
@@ -95,7 +95,7 @@ func TestDoctorFindsWhatIsWrong(t *testing.T) {
 type impatient struct{ brokers.Broker }
 
 func (impatient) Capabilities() brokers.Capabilities {
-	return brokers.Capabilities{System: "impatient", Patience: 60e9}
+	return brokers.Capabilities{System: "impatient", Patience: 60e9, DeliveryLimit: 5}
 }
 
 func TestDoctorComparesPatienceAndFanOut(t *testing.T) {
@@ -103,6 +103,7 @@ func TestDoctorComparesPatienceAndFanOut(t *testing.T) {
 		{Name: "slow", Topic: "orders", RetryMaxElapsed: 120e9},
 		{Name: "long", Topic: "orders", Timeout: 61e9, RetryMaxElapsed: 1e9},
 		{Name: "good", Topic: "refunds", RetryMaxElapsed: 1e9},
+		{Name: "often", Topic: "returns", RetryMaxElapsed: 1e9, RetryAttempts: 6},
 	}}}
 	for i := range d.checkup.Consumers {
 		d.examineConsumer(t.Context(), &d.checkup.Consumers[i])
@@ -112,9 +113,52 @@ func TestDoctorComparesPatienceAndFanOut(t *testing.T) {
 	for _, f := range d.findings {
 		got[f.Check+" "+f.Subject] = f.Status
 	}
-	for want, status := range map[string]string{"patience slow": statusFail, "patience long": statusFail, "patience good": statusOK, "fan-out long": statusFail} {
+	for want, status := range map[string]string{"patience slow": statusFail, "patience long": statusFail, "patience good": statusOK, "fan-out long": statusFail, "deliveries good": statusOK, "deliveries often": statusWarn} {
 		if got[want] != status {
 			t.Errorf("%s is %q, want %s: %+v", want, got[want], status, d.findings)
 		}
+	}
+}
+
+func TestDoctorTellsWhatEachStockAdapterCannotDo(t *testing.T) {
+	for name, words := range map[string][]string{
+		"watermill-kafka":       {"one un-acked message per partition", "drops record keys", "loses what was published before"},
+		"watermill-nats":        {"one un-acked message", "changes the order", "crashes the process"},
+		"watermill-amqp":        {"one un-acked message", "requeues at once", "hot loop"},
+		"watermill-sql":         {"one un-acked message", "loses rows", "retried for ever"},
+		"watermill-redisstream": {"one un-acked message", "no order over a restart", "ends the subscription"},
+		"gochannel":             {"keeps nothing", "hot loop"},
+	} {
+		d := &doctor{checkup: checkup{Adapter: name}}
+		d.examineAdapter()
+		var all []string
+		for _, f := range d.findings {
+			if f.Status != statusWarn || f.Check != "adapter" || f.Subject != name {
+				t.Errorf("%s: finding %+v, want a warning of the adapter", name, f)
+			}
+			all = append(all, f.Message)
+		}
+		for _, w := range words {
+			if text := strings.Join(all, " "); !strings.Contains(text, w) {
+				t.Errorf("%s: doctor does not say %q: %s", name, w, text)
+			}
+		}
+	}
+}
+
+// The page is what doctor says.
+func TestPageOfStockAdaptersIsWhatDoctorSays(t *testing.T) {
+	const page = "../../docs/stock-adapters.md"
+	if *update {
+		if err := os.WriteFile(page, []byte(stockPage()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != stockPage() {
+		t.Errorf("docs/stock-adapters.md is\n%s\nwant\n%s\ngo test ./cmd/headrace -run PageOfStock -update writes it", got, stockPage())
 	}
 }

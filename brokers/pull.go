@@ -18,7 +18,8 @@ type Puller interface {
 // Pull is one subscription that a [Puller] has opened. It is safe for concurrent use; of concurrent calls of Next nobody knows the
 // order of what they return, so that a caller who keeps an order makes one call at a time.
 type Pull interface {
-	// Next returns the next message, or nil if there is none now or the subscription has ended. It does not block.
+	// Next returns the next message, or nil if there is none now or the subscription has ended. It does not block. Whoever
+	// settles the message calls its Delivery.Settled, or Delivery.Release: nothing else tells the adapter.
 	Next() *message.Message
 
 	// Ready has a value when there may be a message after there was none, and is closed when the subscription has ended, as

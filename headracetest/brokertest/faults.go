@@ -108,7 +108,7 @@ func restartUnderLoad(t *T) {
 	ended.Go(func() {
 		pub := t.publisher()
 		limit := time.Now().Add(4 * t.Wait)
-		for i := 0; i < n; i++ {
+		for i := range n {
 			for {
 				m := numbered(i, strconv.Itoa(i%10))
 				cancel := t.bounded(m, t.Wait)

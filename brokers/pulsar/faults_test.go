@@ -73,11 +73,16 @@ func TestTopicThatMovesLosesNothing(t *testing.T) {
 	b := open(t, pulsar.Config{})
 	topic := rand.Text()
 	_, in := subscribe(t, b, "c", topic, 4)
-	publish(t, b, topic, numbered("key", 0, 3)...)
+	// Not by a producer that moves as well: the client (v0.19.0) writes its name then while it may be sending, which is a race of its own.
+	before := open(t, pulsar.Config{})
+	publish(t, before, topic, numbered("key", 0, 3)...)
+	if err := before.Close(); err != nil {
+		t.Error(err)
+	}
 	held := next(t, in)
 	admin(t, "PUT", topic+"/unload", "")
 	ends(t, held)
-	publish(t, b, topic, numbered("key", 3, 3)...)
+	publish(t, open(t, pulsar.Config{}), topic, numbered("key", 3, 3)...)
 	var got []string
 	for len(got) < 6 {
 		if m := next(t, in); m.Context().Err() == nil {

@@ -46,7 +46,7 @@ bench-brokers: ## every adapter beside the stock one and the raw client (5 min, 
 fuzz: ## fuzz every target for FUZZTIME (60s), two at a time; FUZZERS="./event:FuzzNew" for some; CI runs four of them
 	@printf '%s\n' $(FUZZERS) | xargs -P 2 -I{} .ci/fuzz {} $(FUZZTIME)
 
-mutants: ## break the program on purpose, one fault at a time, and see that the tests notice (10 min); RUN=regexp for some
+mutants: ## break the program on purpose, one fault at a time, and see that the tests notice (half an hour); RUN=regexp for some
 	@$(GO) run ./integration/mutants $(if $(RUN),-run '$(RUN)')
 
 test-cluster: ## restart each of three Kafka brokers in turn under load (2 GB, minutes; CI does not)

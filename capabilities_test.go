@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	pulsarclient "github.com/apache/pulsar-client-go/pulsar"
 	awssqs "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 	"github.com/twmb/franz-go/pkg/kfake"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/headrace-go/headrace/brokers/kafka"
 	"github.com/headrace-go/headrace/brokers/memory"
 	"github.com/headrace-go/headrace/brokers/postgres"
+	"github.com/headrace-go/headrace/brokers/pulsar"
 	"github.com/headrace-go/headrace/brokers/redisstream"
 	"github.com/headrace-go/headrace/brokers/sqs"
 )
@@ -37,6 +40,11 @@ func declaring(t *testing.T) []declared {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
+	pulsars, err := pulsarclient.NewClient(pulsarclient.ClientOptions{URL: "pulsar://localhost:1", MetricsRegisterer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pulsars.Close)
 	queues := awssqs.New(awssqs.Options{Region: "none"})
 	return []declared{
 		{"memory", opened(t, memory.New, memory.Config{})},
@@ -47,6 +55,7 @@ func declaring(t *testing.T) []declared {
 		{"PostgreSQL", opened(t, postgres.New, postgres.Config{Pool: pool})},
 		{"Redis Streams", opened(t, redisstream.New, redisstream.Config{Client: client})},
 		{"RabbitMQ", opened(t, amqp.New, amqp.Config{URLs: []string{"amqp://localhost:1"}})},
+		{"Apache Pulsar", opened(t, pulsar.New, pulsar.Config{Client: pulsars})},
 		{"SQS, standard", opened(t, sqs.New, sqs.Config{Client: queues})},
 		{"SQS, FIFO", opened(t, sqs.New, sqs.Config{Client: queues, FIFO: true})},
 	}

@@ -287,7 +287,7 @@ func TestTypeOf(t *testing.T) {
 		"structured, escaped type":        {structured(`{"type":"a\u002eb"}`), "a.b", "", ""},
 		"structured before ce_type":       {received(`{"type":"a.b"}`, "content-type", "Application/CloudEvents+JSON; charset=utf-8", "ce_type", "x"), "a.b", "", ""},
 		"structured without type":         {structured(`{"id":"1"}`), "", "type", "missing"},
-		"structured with a number":        {structured(`{"type":5}`), "", "type", "not an attribute value"},
+		"structured with a number":        {structured(`{"type":5}`), "", "type", `"5": must be a string`},
 		"structured with an empty type":   {structured(`{"type":""}`), "", "type", "missing"},
 		"structured and no JSON":          {structured(`<event/>`), "", "payload", "one JSON object"},
 		"structured and empty":            {structured(``), "", "payload", "one JSON object"},

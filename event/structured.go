@@ -24,6 +24,7 @@ var (
 	errDataText  = errors.New("data that is not JSON must be a string, or data_base64")
 	errBase64    = errors.New("not a string in base64")
 	errSurrogate = errors.New("has half of a surrogate pair")
+	errNoString  = errors.New("must be a string")
 	errValueKind = errors.New("not an attribute value: those are strings, true, false and whole numbers")
 )
 
@@ -83,6 +84,9 @@ func (e *Envelope) readStructured(payload []byte) *Error {
 			return invalid(name, excerpt(value), errTwice)
 		}
 		text, err := attributeText(value)
+		if err == nil && a&required != 0 && value[0] != '"' && value[0] != 'n' {
+			err = errNoString
+		}
 		if err == nil && text != "" {
 			err = e.set(a, name, text)
 		}
@@ -199,7 +203,7 @@ func structuredType(contentType string, payload []byte) (string, *Error) {
 			continue
 		}
 		if value[0] != '"' {
-			return "", invalid("type", excerpt(value), errValueKind)
+			return "", invalid("type", excerpt(value), errNoString)
 		}
 		text, err := attributeText(value)
 		if err != nil {

@@ -100,6 +100,8 @@ func TestParseRefusesAnInvalidStructuredEvent(t *testing.T) {
 		"no id":                     {`{"specversion":"1.0","source":"/s","type":"t"}`, "id", "missing"},
 		"a null id":                 {`{"specversion":"1.0","id":null,"source":"/s","type":"t"}`, "id", "missing"},
 		"an empty id":               {`{"specversion":"1.0","id":"","source":"/s","type":"t"}`, "id", "empty"},
+		"an id that is a number":    {`{"specversion":"1.0","id":5,"source":"/s","type":"t"}`, "id", `"5": must be a string`},
+		"a type that is a truth":    {`{"specversion":"1.0","id":"1","source":"/s","type":true}`, "type", `"true": must be a string`},
 		"another version":           {`{"specversion":"0.3","id":"1","source":"/s","type":"t"}`, "specversion", `"0.3": not supported`},
 		"an id twice":               {`{` + ok + `,"id":"2"}`, "id", `"\"2\"": given more than once`},
 		"an id twice, once escaped": {`{` + ok + `,"\u0069d":"2"}`, "id", "more than once"},

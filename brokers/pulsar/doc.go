@@ -71,10 +71,10 @@
 // The client sets no flag that a key is bytes, and does not tell it: of a key that Java's keyBytes has set its Base64 form is read. A
 // message of another program has its properties as metadata and no id.
 //
-// # Limits that are not this adapter's
+// # Limits
 //
 // Where fifty members joined one subscription at once, and all messages had one key, its delivery stopped for 45 s in 2 of some 30 runs, with
-// Pulsar 4.0.7 on a busy machine. It looks like apache/pulsar issue 23845, and was not traced to its cause.
+// Pulsar 4.0.7 on a busy machine. The cause is not known: it may be the server's, the client's or this adapter's.
 //
 // What arrives broken is the client's to judge: it acks, by itself, entries that fail their checksum, cannot be decompressed or taken
 // apart, and a message that was sent without a batch, without properties and without a payload. This adapter does not get to see them.

@@ -91,7 +91,7 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 
 // Publisher returns a publisher with a channel of its own. Its Publish returns when the server has confirmed each message, in a quorum queue:
 // a majority of its nodes has it on disk. The messages of all calls are in flight together, and stored in the order of the calls. An
-// error is a [*PublishError], which names the messages that were not stored, or of which that is not known: those behind them may
+// error is a [*brokers.PublishError], which names the messages that were not stored, or of which that is not known: those behind them may
 // be stored, so that order is lost where only a part is published again. Config.PublishTimeout and the context of a
 // call's first message bound the wait, also for a server that cannot be reached, or is short of memory.
 func (b *Broker) Publisher() (message.Publisher, error) {

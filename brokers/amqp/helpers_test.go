@@ -48,7 +48,7 @@ func publishAll(t testing.TB, b *amqp.Broker, topic string, n, batch int) {
 	for i := 0; i < n; {
 		size := min(batch, n-i)
 		err := pub.Publish(topic, numbered(i, size)...)
-		failed, ok := errors.AsType[*amqp.PublishError](err)
+		failed, ok := errors.AsType[*brokers.PublishError](err)
 		switch {
 		case err == nil:
 			i += size

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/amqp"
 	"github.com/headrace-go/headrace/classify"
 )
@@ -27,7 +28,7 @@ func TestLargeMessagesArriveOrAreNamed(t *testing.T) {
 	tooLong.Metadata["long"] = strings.Repeat("v", 128<<10)
 	tooLarge := message.NewMessage("too large", make([]byte, 2<<20+1))
 	err := publisher(t, b).Publish(topic, payload, tooLong, header, tooLarge, most)
-	failed, ok := errors.AsType[*amqp.PublishError](err)
+	failed, ok := errors.AsType[*brokers.PublishError](err)
 	if !ok || len(failed.Failed) != 2 || failed.Failed[0].UUID != "too long" || failed.Failed[1].UUID != "too large" {
 		t.Fatalf("Publish: %v; want errors of the messages that are too long and too large, and of no other", err)
 	}

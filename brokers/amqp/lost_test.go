@@ -12,6 +12,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/amqp"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
@@ -69,7 +70,7 @@ func TestPublishWaitsForTheServer(t *testing.T) {
 	defer cancel()
 	m := message.NewMessageWithContext(ctx, "id", nil)
 	err := pub.Publish(topic, m)
-	if failed, ok := errors.AsType[*amqp.PublishError](err); !ok || failed.Failed[0].UUID != "id" || !errors.Is(err, context.DeadlineExceeded) {
+	if failed, ok := errors.AsType[*brokers.PublishError](err); !ok || failed.Failed[0].UUID != "id" || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Publish without a server, for a message with a limit of 300 ms: %v; want a PublishError", err)
 	}
 	done := make(chan error, 1)

@@ -3,52 +3,18 @@ package amqp
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 	"github.com/headrace-go/headrace/classify"
 )
-
-// PublishError tells which messages of a call of Publish were not stored. The others were.
-type PublishError struct {
-	Topic  string
-	Of     int             // messages in the call
-	Failed []FailedMessage // in the order of the call, at least one
-}
-
-// FailedMessage is a message that was not stored, or of which that is not known.
-type FailedMessage struct {
-	Index int    // in the call
-	UUID  string // Watermill's, may be empty
-	Err   error  // wraps ErrUnroutable, ErrRefused, ErrUnconfirmed, ErrBlocked, ...; marked permanent where another try cannot help
-}
-
-func (e *PublishError) Error() string {
-	f := e.Failed[0]
-	s := fmt.Sprintf("amqp: publish message %q (%d of %d) to topic %q: %v", f.UUID, f.Index+1, e.Of, e.Topic, f.Err)
-	if more := len(e.Failed) - 1; more > 0 {
-		s += fmt.Sprintf(" (and %d more)", more)
-	}
-	return s
-}
-
-// Unwrap returns the errors of the messages.
-func (e *PublishError) Unwrap() []error {
-	errs := make([]error, len(e.Failed))
-	for i, f := range e.Failed {
-		errs[i] = f.Err
-	}
-	return errs
-}
 
 type publisher struct {
 	broker *Broker
 	sender *sender
-
-	mu      sync.Mutex
-	closed  bool
-	running sync.WaitGroup // calls of Publish
+	calls  adapter.Calls
 }
 
 // Publish is described at [Broker.Publisher].
@@ -56,7 +22,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.begin(); err != nil {
 		return fmt.Errorf("amqp: publish to topic %q: %w", topic, err)
 	}
-	defer p.running.Done()
+	defer p.calls.Done()
 	for i, m := range messages {
 		if m == nil {
 			return classify.Permanent(fmt.Errorf("amqp: publish to topic %q: message %d is nil", topic, i))
@@ -71,17 +37,11 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	ctx, cancel := context.WithTimeout(messages[0].Context(), p.broker.config.PublishTimeout)
 	defer cancel()
 	errs := p.send(ctx, topic, messages)
-	failed := &PublishError{Topic: topic, Of: len(messages)}
-	for i, err := range errs {
-		if err != nil {
-			failed.Failed = append(failed.Failed, FailedMessage{Index: i, UUID: messages[i].UUID, Err: err})
-		}
+	err := brokers.NewPublishError("amqp", topic, messages, errs)
+	if err != nil {
+		p.broker.forgetTopic(topic) // it may have been deleted
 	}
-	if len(failed.Failed) == 0 {
-		return nil
-	}
-	p.broker.forgetTopic(topic) // it may have been deleted
-	return failed
+	return err
 }
 
 // send returns an error, or nil, for each message.
@@ -124,21 +84,15 @@ func (p *publisher) begin() error {
 	if p.broker.pubs.Closed() {
 		return fmt.Errorf("broker: %w", ErrClosed)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return fmt.Errorf("publisher: %w", ErrClosed)
+	if err := p.calls.Begin(); err != nil {
+		return fmt.Errorf("publisher: %w", err)
 	}
-	p.running.Add(1)
 	return nil
 }
 
 // Close makes further calls of Publish fail, and waits for those that run. It is idempotent.
 func (p *publisher) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.running.Wait()
+	p.calls.Close()
 	p.sender.close()
 	p.broker.pubs.Remove(p)
 	return nil

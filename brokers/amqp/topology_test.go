@@ -224,7 +224,7 @@ func TestCheckedTopologyIsTheOperators(t *testing.T) {
 		messages[i].Metadata["region"] = region
 	}
 	err = pub.Publish(exchange, messages...)
-	failed, ok := errors.AsType[*amqp.PublishError](err)
+	failed, ok := errors.AsType[*brokers.PublishError](err)
 	if !ok || !errors.Is(err, amqp.ErrUnroutable) || len(failed.Failed) != 1 || failed.Failed[0].UUID != "1" || !strings.Contains(err.Error(), "us.order") {
 		t.Errorf("Publish of a message that no queue gets: %v; want ErrUnroutable of message 1 alone", err)
 	}

@@ -100,7 +100,7 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 }
 
 // Publisher returns a publisher. Its Publish blocks until every message is stored on all in-sync replicas or has failed; see
-// [PublishError]. Messages of one key are stored in the order of the calls, each once, whatever is sent again. A message whose
+// [brokers.PublishError]. Messages of one key are stored in the order of the calls, each once, whatever is sent again. A message whose
 // context ends before it was sent is given up.
 func (b *Broker) Publisher() (message.Publisher, error) {
 	if b.subs.Closed() {

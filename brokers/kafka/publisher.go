@@ -11,44 +11,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/classify"
 )
 
 type publisher struct {
 	broker *Broker
 	closed atomic.Bool
-}
-
-// PublishError tells which messages of a call of Publish were not stored. The others were.
-type PublishError struct {
-	Topic  string
-	Of     int             // messages in the call
-	Failed []FailedMessage // in the order of the call, at least one
-}
-
-// FailedMessage is a message that was not stored, or of which that is not known.
-type FailedMessage struct {
-	Index int    // in the call
-	UUID  string // Watermill's, may be empty
-	Err   error  // franz-go's kerr or kgo errors; marked permanent where another try cannot help
-}
-
-func (e *PublishError) Error() string {
-	f := e.Failed[0]
-	s := fmt.Sprintf("kafka: publish message %q (%d of %d) to topic %q: %v", f.UUID, f.Index+1, e.Of, e.Topic, f.Err)
-	if more := len(e.Failed) - 1; more > 0 {
-		s += fmt.Sprintf(" (and %d more)", more)
-	}
-	return s
-}
-
-// Unwrap returns the errors of the messages.
-func (e *PublishError) Unwrap() []error {
-	errs := make([]error, len(e.Failed))
-	for i, f := range e.Failed {
-		errs[i] = f.Err
-	}
-	return errs
 }
 
 // Publish is described at [Broker.Publisher].
@@ -80,20 +49,13 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 		})
 	}
 	wg.Wait()
-	failed := &PublishError{Topic: topic, Of: len(messages)}
 	for i, err := range errs {
-		if err == nil {
-			continue
-		}
 		if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
 			b.unknown(topic) // it may have been deleted: the next call looks for it
 		}
-		failed.Failed = append(failed.Failed, FailedMessage{Index: i, UUID: messages[i].UUID, Err: publishError(err)})
+		errs[i] = publishError(err)
 	}
-	if len(failed.Failed) == 0 {
-		return nil
-	}
-	return failed
+	return brokers.NewPublishError("kafka", topic, messages, errs)
 }
 
 // publishError marks what another try cannot mend.

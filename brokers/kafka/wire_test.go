@@ -109,7 +109,7 @@ func TestPublishErrorNamesEachMessage(t *testing.T) {
 	b := open(t, quick(seeds))
 	small, large := message.NewMessage("small", []byte("x")), message.NewMessage("large", []byte(strings.Repeat("x", 2<<20)))
 	err := publisher(t, b).Publish("topic", small, large)
-	var failed *kafka.PublishError
+	var failed *brokers.PublishError
 	if !errors.As(err, &failed) {
 		t.Fatalf("error is %v, want a PublishError", err)
 	}

@@ -79,7 +79,7 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 
 // Publisher returns a publisher. Its Publish returns when the server has confirmed each message: as many of its bookies as it is
 // configured for have it on disk. A call sends its messages together, and calls of all publishers share a producer for each topic, so that messages
-// of a key are stored in the order of the calls, also through a lost connection. An error is a [*PublishError], which names the
+// of a key are stored in the order of the calls, also through a lost connection. An error is a [*brokers.PublishError], which names the
 // messages that were not stored, or of which that is not known: those behind them may be stored, so that order is lost
 // where only a part is published again. Config.PublishTimeout and the context of a call's first message bound the wait.
 func (b *Broker) Publisher() (message.Publisher, error) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/pulsar"
 )
 
@@ -53,7 +54,7 @@ func TestPublishWithoutAServerEndsInTime(t *testing.T) {
 	}
 	began := time.Now()
 	err = pub.Publish(topic, numbered("key", 1, 2)...)
-	failed, ok := errors.AsType[*pulsar.PublishError](err)
+	failed, ok := errors.AsType[*brokers.PublishError](err)
 	if !ok || !errors.Is(err, pulsar.ErrUnconfirmed) || len(failed.Failed) != 2 || failed.Of != 2 || failed.Topic != topic {
 		t.Errorf("Publish: %v, want a PublishError of both messages that wraps ErrUnconfirmed", err)
 	}

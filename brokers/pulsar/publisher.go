@@ -4,55 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	pulsarclient "github.com/apache/pulsar-client-go/pulsar"
 
+	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 	"github.com/headrace-go/headrace/classify"
 )
 
 // ErrUnconfirmed says that the server has not confirmed a message in time: it may be stored.
 var ErrUnconfirmed = errors.New("not confirmed by the server in time")
 
-// PublishError tells which messages of a call of Publish were not stored. The others were.
-type PublishError struct {
-	Topic  string
-	Of     int             // messages in the call
-	Failed []FailedMessage // in the order of the call, at least one
-}
-
-// FailedMessage is a message that was not stored, or of which that is not known.
-type FailedMessage struct {
-	Index int    // in the call
-	UUID  string // Watermill's, may be empty
-	Err   error  // wraps ErrUnconfirmed, or the client's error; marked permanent where another try cannot help
-}
-
-func (e *PublishError) Error() string {
-	f := e.Failed[0]
-	s := fmt.Sprintf("pulsar: publish message %q (%d of %d) to topic %q: %v", f.UUID, f.Index+1, e.Of, e.Topic, f.Err)
-	if more := len(e.Failed) - 1; more > 0 {
-		s += fmt.Sprintf(" (and %d more)", more)
-	}
-	return s
-}
-
-// Unwrap returns the errors of the messages.
-func (e *PublishError) Unwrap() []error {
-	errs := make([]error, len(e.Failed))
-	for i, f := range e.Failed {
-		errs[i] = f.Err
-	}
-	return errs
-}
-
 type publisher struct {
 	broker *Broker
-
-	mu      sync.Mutex
-	closed  bool
-	running sync.WaitGroup // calls of Publish
+	calls  adapter.Calls
 }
 
 // Publish is described at [Broker.Publisher].
@@ -60,7 +26,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	if err := p.begin(); err != nil {
 		return fmt.Errorf("pulsar: publish to topic %q: %w", topic, err)
 	}
-	defer p.running.Done()
+	defer p.calls.Done()
 	if err := checkName("topic", topic); err != nil {
 		return classify.Permanent(fmt.Errorf("pulsar: publish: %w", err))
 	}
@@ -84,16 +50,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	ctx, cancel := context.WithTimeout(messages[0].Context(), config.PublishTimeout)
 	defer cancel()
 	p.broker.producers.send(ctx, topic, out, errs)
-	failed := &PublishError{Topic: topic, Of: len(messages)}
-	for i, err := range errs {
-		if err != nil {
-			failed.Failed = append(failed.Failed, FailedMessage{Index: i, UUID: messages[i].UUID, Err: err})
-		}
-	}
-	if len(failed.Failed) == 0 {
-		return nil
-	}
-	return failed
+	return brokers.NewPublishError("pulsar", topic, messages, errs)
 }
 
 // begin notes a call, unless the publisher is closed.
@@ -101,21 +58,15 @@ func (p *publisher) begin() error {
 	if p.broker.pubs.Closed() {
 		return fmt.Errorf("broker: %w", ErrClosed)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return fmt.Errorf("publisher: %w", ErrClosed)
+	if err := p.calls.Begin(); err != nil {
+		return fmt.Errorf("publisher: %w", err)
 	}
-	p.running.Add(1)
 	return nil
 }
 
 // Close makes further calls of Publish fail, and waits for those that run. It is idempotent.
 func (p *publisher) Close() error {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
-	p.running.Wait()
+	p.calls.Close()
 	p.broker.pubs.Remove(p)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/pulsar"
 	"github.com/headrace-go/headrace/classify"
 )
@@ -119,7 +120,7 @@ func TestPublishErrorNamesTheMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = pub.Publish(topic, all...)
-	failed, ok := errors.AsType[*pulsar.PublishError](err)
+	failed, ok := errors.AsType[*brokers.PublishError](err)
 	if !ok || len(failed.Failed) != 1 || failed.Failed[0].Index != 1 || failed.Failed[0].UUID != "key-1" || failed.Of != 3 {
 		t.Fatalf("Publish: %v, want a PublishError of the second message", err)
 	}

@@ -1,7 +1,8 @@
 //go:build !race
 
 // The client (v0.19.0) has a data race of its own where a producer connects again while messages wait in it
-// (partitionProducer.grabCnx against internalSingleSend), so that these run without the detector: go test ./brokers/pulsar
+// (partitionProducer.grabCnx against internalSingleSend), so that these, and those of the suite that have outages, run without the
+// detector: go test -run 'Publish|Suite' ./brokers/pulsar
 package pulsar_test
 
 import (

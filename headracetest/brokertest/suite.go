@@ -55,6 +55,9 @@ type Suite struct {
 	// at-least-once, and rare; the suite wants to be told.
 	ReleasedMayRepeat bool
 
+	// LeftBehind are the functions of a client library, by their full names, whose goroutines it leaves behind, whatever the adapter does.
+	LeftBehind []string
+
 	// Wait bounds the wait for whatever has to come. Default 15 s.
 	Wait time.Duration
 
@@ -133,9 +136,12 @@ func Run(t *testing.T, s Suite) {
 		{"CloseIsIdempotentAndFinal", closeTwice, ordinary},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			before := goleak.IgnoreCurrent()
+			ignored := []goleak.Option{goleak.IgnoreCurrent()}
+			for _, function := range s.LeftBehind {
+				ignored = append(ignored, goleak.IgnoreAnyFunction(function))
+			}
 			t.Cleanup(func() { // the first that is registered runs last
-				if err := goleak.Find(before); err != nil {
+				if err := goleak.Find(ignored...); err != nil {
 					t.Errorf("after Broker.Close: %v", err)
 				}
 			})

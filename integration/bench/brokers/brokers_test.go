@@ -17,6 +17,7 @@ var servers = map[string]func(testing.TB) string{
 	"HEADRACE_AMQP_URL":     testserver.AMQP,
 	"HEADRACE_REDIS_URL":    testserver.Redis,
 	"HEADRACE_SQS_URL":      testserver.SQS,
+	"HEADRACE_PULSAR_URL":   testserver.Pulsar,
 	"HEADRACE_POSTGRES_URL": testserver.Postgres,
 }
 

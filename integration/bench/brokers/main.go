@@ -34,6 +34,8 @@
 //   - redisstream: go-redis, XREADGROUP of 256, and one XACK for all of them.
 //   - sqs: the AWS SDK on ElasticMQ, four loops as the adapter has four pollers, each receives 10 and deletes 10. Watermill's adapter
 //     for SQS is not among this module's dependencies.
+//   - pulsar: pulsar-client-go, a Key_Shared consumer with a queue of 256, and acks that the client collects and nobody confirms. Each
+//     message is an entry of its own. There is no stock adapter.
 //   - postgres: pgx, on a table with the columns of the adapter's: a transaction locks the consumer's offset, selects the next 256 rows,
 //     and, when they were handled, advances it. watermill-sql has batches of 100, its default, and BYTEA payloads.
 //   - memory: there is no raw client. Watermill's GoChannel is persistent, so that it has the messages beforehand; it hands them

@@ -18,7 +18,7 @@ type system struct {
 	subjects []subject
 }
 
-var systems = []system{memorySystem, kafkaSystem, jetstreamSystem, amqpSystem, redisSystem, sqsSystem, postgresSystem}
+var systems = []system{memorySystem, kafkaSystem, jetstreamSystem, amqpSystem, redisSystem, sqsSystem, pulsarSystem, postgresSystem}
 
 // role is what a subject is to the others of its system.
 type role int

@@ -64,7 +64,7 @@ func draw(w io.Writer, samples []sample) error {
 			points[j] = fmt.Sprintf("%.1f,%.1f", s.seconds/last*panelWidth, y)
 		}
 		all[i] = panel{
-			Title: p.title, Max: fmt.Sprintf("%.4g", top), Line: strings.Join(points, " "),
+			Title: p.title, Max: label(top), Line: strings.Join(points, " "),
 			Y: marginTop + i*(panelHeight+marginTop),
 		}
 	}
@@ -74,4 +74,12 @@ func draw(w io.Writer, samples []sample) error {
 		"Width": marginLeft + panelWidth + 20, "Foot": bottom, "Height": bottom + 16,
 		"Caption": fmt.Sprintf("%.0f minutes, a sample every %.0f s", last/60, last/float64(len(samples))),
 	})
+}
+
+// label is the number at the top of a panel.
+func label(top float64) string {
+	if top < 100 {
+		return fmt.Sprintf("%.1f", top)
+	}
+	return fmt.Sprintf("%.0f", top)
 }

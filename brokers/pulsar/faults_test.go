@@ -54,14 +54,14 @@ func TestWhatADeadProcessHeldComesToAnother(t *testing.T) {
 	topic := rand.Text()
 	_, dead := subscribe(t, open(t, pulsar.Config{Client: client}), "c", topic, 4)
 	b := open(t, pulsar.Config{})
-	publish(t, b, topic, numbered("key", 0, 8)...)
+	publish(t, b, topic, numbered("key", 0, 20)...) // more than its window and its queue
 	for range 4 {
 		next(t, dead)
 	}
 	_, in := subscribe(t, b, "c", topic, 8)
 	quiet(t, in) // the key is the dead one's
 	p.Down()
-	if got, want := ack(t, in, 8), upTo(8); !slices.Equal(got, want) {
+	if got, want := ack(t, in, 20), upTo(20); !slices.Equal(got, want) {
 		t.Errorf("the other member got %q, want %q", got, want)
 	}
 	quiet(t, in)

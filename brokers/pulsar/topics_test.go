@@ -16,6 +16,44 @@ import (
 	"github.com/headrace-go/headrace/classify"
 )
 
+// What is held of a key keeps the key with its member, however much room the other has.
+func TestKeyIsOneMembersWhileItHoldsSomething(t *testing.T) {
+	const keys, each = 20, 5
+	b := open(t, pulsar.Config{})
+	topic := rand.Text()
+	_, first := subscribe(t, b, "c", topic, keys*each)
+	_, second := subscribe(t, b, "c", topic, keys*each)
+	for i := range each {
+		var all []*message.Message
+		for k := range keys {
+			all = append(all, numbered("key"+strconv.Itoa(k), i, 1)...)
+		}
+		publish(t, b, topic, all...)
+	}
+	of, count := map[string]string{}, map[string]int{}
+	for n := range keys * each {
+		var m *message.Message
+		var member string
+		select {
+		case m = <-first:
+			member = "first"
+		case m = <-second:
+			member = "second"
+		case <-time.After(wait):
+			t.Fatalf("no message in %v, after %d: %v", wait, n, count)
+		}
+		key := m.Metadata["ce_partitionkey"]
+		if before, there := of[key]; there && before != member {
+			t.Errorf("%s of %s came to the %s member while the %s one holds some", m.Payload, key, member, before)
+		}
+		of[key] = member
+		count[member]++
+	}
+	if count["first"] == 0 || count["second"] == 0 {
+		t.Errorf("messages came %v, want some to each", count)
+	}
+}
+
 // Two members share the keys. One goes in the middle: the other goes on where it was, key by key.
 func TestOrderOfKeysOverTwoMembers(t *testing.T) {
 	const keys, each = 20, 30

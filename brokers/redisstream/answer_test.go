@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/redisstream"
 )
 
@@ -43,9 +44,9 @@ func TestEntriesOfALostAnswerComeFirst(t *testing.T) {
 	c := redis.NewClient(o)
 	t.Cleanup(func() { c.Close() })
 	topic := rand.Text()
-	publish(t, open(t, redisstream.Config{}), topic, 20)
-	_, in := subscribe(t, open(t, redisstream.Config{Client: c}), topic, 5)
-	got := take(t, in, 20, ack)
+	adaptertest.Publish(t, open(t, redisstream.Config{}), topic, adaptertest.Numbered("", 0, 20)...)
+	_, in := adaptertest.Subscribe(t, open(t, redisstream.Config{Client: c}), "c", topic, 5)
+	got := adaptertest.Ack(t, in, 20)
 	if !lost.Load() {
 		t.Fatal("no answer was lost")
 	}

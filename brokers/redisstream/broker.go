@@ -19,7 +19,8 @@ var ErrClosed = adapter.ErrClosed
 type Broker struct {
 	config Config
 
-	subs adapter.Members[*subscriber]
+	subs adapter.Subscribers
+	pubs adapter.Publishers
 
 	mu  sync.Mutex
 	ids int // of subscriptions, so that each is a member of its own
@@ -33,7 +34,10 @@ func New(config Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{config: config}, nil
+	// A call lasts for as long as the application's client tries.
+	b := &Broker{config: config, pubs: adapter.Publishers{System: "redisstream", Unbounded: true}}
+	b.subs = adapter.Subscribers{System: "redisstream", Window: config.Window, Open: b.subscribe}
+	return b, nil
 }
 
 // Capabilities tells what the broker can do.
@@ -53,34 +57,20 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 
 // Subscriber returns a subscriber for s. An empty s.Topic allows it to subscribe to any topic. It does no I/O.
 func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) {
-	switch {
-	case s.Consumer == "":
-		return nil, errors.New("redisstream: Subscription.Consumer is empty")
-	case s.Window < 0:
-		return nil, fmt.Errorf("redisstream: Subscription.Window of consumer %q is %d: want at least 0", s.Consumer, s.Window)
-	case s.Window == 0:
-		s.Window = b.config.Window
-	}
-	sub := &subscriber{broker: b, subscription: s}
-	if err := b.subs.Add(sub); err != nil {
-		return nil, fmt.Errorf("redisstream: subscriber of consumer %q: broker: %w", s.Consumer, err)
-	}
-	return sub, nil
+	return b.subs.New(s)
 }
 
 // Publisher returns a publisher. Its Publish returns when the server has stored every message, in order: in
 // transactions of at most 256. After an error a part of a call may be stored, from its beginning; publish the whole call
 // again. The context of a batch's first message bounds the wait.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	if b.subs.Closed() {
-		return nil, fmt.Errorf("redisstream: publisher: broker: %w", ErrClosed)
-	}
-	return &publisher{broker: b}, nil
+	return b.pubs.New(b.publish, nil)
 }
 
-// Close ends all subscriptions and waits for them. The client stays open. It is idempotent.
+// Close ends all subscriptions and waits for them. Calls of Publish that run go on; further ones fail. The client stays open. It is
+// idempotent.
 func (b *Broker) Close() error {
-	return b.subs.Close()
+	return errors.Join(b.subs.Close(), b.pubs.Close())
 }
 
 // member returns the name of a new subscription within its group. The first of a broker with a stable name has just

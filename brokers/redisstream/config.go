@@ -96,12 +96,3 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 const minPatience = 500 * time.Millisecond
-
-// nackDelay is the delay after count deliveries.
-func (c *Config) nackDelay(count int) time.Duration {
-	delay := c.NackDelay
-	for ; count > 1 && delay < c.MaxNackDelay; count-- {
-		delay *= 2
-	}
-	return min(delay, c.MaxNackDelay)
-}

@@ -5,12 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/redisstream"
 	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/leak"
@@ -33,7 +32,12 @@ func options(tb testing.TB) *redis.Options {
 // client returns a client of the real server, which ends with the test.
 func client(tb testing.TB) *redis.Client {
 	tb.Helper()
-	c := redis.NewClient(options(tb))
+	return connect(tb, options(tb))
+}
+
+func connect(tb testing.TB, o *redis.Options) *redis.Client {
+	tb.Helper()
+	c := redis.NewClient(o)
 	tb.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			tb.Errorf("close the client: %v", err)
@@ -58,15 +62,7 @@ func open(tb testing.TB, config redisstream.Config) *redisstream.Broker {
 	config.Block = 20 * time.Millisecond
 	config.NackDelay, config.MaxNackDelay = 5*time.Millisecond, 50*time.Millisecond
 	b, err := redisstream.New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			tb.Errorf("Close: %v", err)
-		}
-	})
-	return b
+	return adaptertest.Opened(tb, b, err)
 }
 
 func TestSuite(t *testing.T) {
@@ -89,54 +85,21 @@ func TestSuite(t *testing.T) {
 			o := options(tb)
 			p := testserver.NewProxy(tb, o.Addr)
 			o.Addr = p.Addr()
-			c := redis.NewClient(o)
-			tb.Cleanup(func() {
-				if err := c.Close(); err != nil {
-					tb.Errorf("close the client: %v", err)
-				}
-			})
-			return open(tb, redisstream.Config{Client: c}), p
+			return open(tb, redisstream.Config{Client: connect(tb, o)}), p
 		},
 		Shared:             true,
 		UnorderedAfterKill: true, // without Config.Member
 	})
 }
 
-// Watermill's own suite. With one un-acked delivery the order is what the suite calls guaranteed; with a window, which it
-// knows nothing of, deliveries run ahead of the acks.
-func TestUniversal(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		window int
-	}{{"one un-acked", 1}, {"window", 100}} {
-		t.Run(tt.name, func(t *testing.T) {
-			b := open(t, redisstream.Config{})
-			group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
-				pub, err := b.Publisher()
-				if err != nil {
-					t.Fatal(err)
-				}
-				sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: tt.window})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return pub, sub
-			}
-			features := tests.Features{
-				ConsumerGroups:                      true,
-				GuaranteedOrderWithSingleSubscriber: true,
-				GuaranteedOrder:                     false,
-				Persistent:                          true,
-			}
-			name := watermill.NewUUID()
-			tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
-				return group(t, name)
-			}, group)
-			features.NewSubscriberReceivesOldMessages = true
-			t.Run("a new group receives old messages", func(t *testing.T) {
-				tests.TestNewSubscriberReceivesOldMessages(t, tests.TestContext{TestID: tests.NewTestID(), Features: features},
-					func(t *testing.T) (message.Publisher, message.Subscriber) { return group(t, watermill.NewUUID()) })
-			})
+func TestUniversal(t *testing.T) { universal(t, adaptertest.Universal) }
+
+// universal runs Watermill's own suite.
+func universal(t *testing.T, suite adaptertest.Suite) {
+	adaptertest.Windows(t, func(t *testing.T, window int) {
+		suite(t, open(t, redisstream.Config{}), window, tests.Features{
+			GuaranteedOrderWithSingleSubscriber: true,
+			NewSubscriberReceivesOldMessages:    true,
 		})
-	}
+	})
 }

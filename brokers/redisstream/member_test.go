@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -13,84 +12,28 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/redisstream"
 )
 
 const wait = 15 * time.Second
 
-func publish(t *testing.T, b *redisstream.Broker, topic string, n int) {
-	t.Helper()
-	pub, err := b.Publisher()
-	if err != nil {
-		t.Fatal(err)
-	}
-	messages := make([]*message.Message, n)
-	for i := range messages {
-		messages[i] = message.NewMessage(strconv.Itoa(i), []byte(strconv.Itoa(i)))
-	}
-	if err := pub.Publish(topic, messages...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func subscribe(t *testing.T, b *redisstream.Broker, topic string, window int) (message.Subscriber, <-chan *message.Message) {
-	t.Helper()
-	sub, err := b.Subscriber(brokers.Subscription{Consumer: "c", Topic: topic, Window: window})
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := sub.Subscribe(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sub, in
-}
-
-// take returns the next n messages, by their payloads.
+// take settles the next n messages and returns their payloads.
 func take(t *testing.T, in <-chan *message.Message, n int, settle func(*message.Message)) (got []string) {
 	t.Helper()
-	limit := time.After(wait)
 	for range n {
-		select {
-		case m, open := <-in:
-			if !open {
-				t.Fatalf("the channel is closed after %v", got)
-			}
-			got = append(got, string(m.Payload))
-			settle(m)
-		case <-limit:
-			t.Fatalf("got %v in %v, want %d messages", got, wait, n)
-		}
+		m := adaptertest.Next(t, in)
+		got = append(got, string(m.Payload))
+		settle(m)
 	}
 	return got
-}
-
-func ack(m *message.Message) { m.Ack() }
-
-// eventually waits until ok, and fails with what it says otherwise.
-func eventually(t *testing.T, ok func() (bool, string)) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(wait)
-	for {
-		done, state := ok()
-		if done {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("after %v: %s", wait, state)
-		}
-	}
 }
 
 // A process is killed. What it held has no key that says that it lives, and goes to the next member, before what is new.
 func TestDeadMembersEntriesAreTakenOverInOrder(t *testing.T) {
 	topic, c := rand.Text(), client(t)
 	b := open(t, redisstream.Config{})
-	publish(t, b, topic, 5)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 5)...)
 	if err := c.XGroupCreateMkStream(t.Context(), topic, "c", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +42,7 @@ func TestDeadMembersEntriesAreTakenOverInOrder(t *testing.T) {
 	}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	_, in := subscribe(t, b, topic, 10)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
 	counts := map[string]int{}
 	got := take(t, in, 5, func(m *message.Message) {
 		counts[string(m.Payload)] = brokers.DeliveryOf(m.Context()).Count
@@ -118,7 +61,7 @@ func TestDeadMembersEntriesAreTakenOverInOrder(t *testing.T) {
 func TestBusyMembersKeepWhatTheyHave(t *testing.T) {
 	topic, c := rand.Text(), client(t)
 	b := open(t, redisstream.Config{Patience: 500 * time.Millisecond})
-	publish(t, b, topic, 3)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 3)...)
 	if err := c.XGroupCreateMkStream(t.Context(), topic, "c", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -127,10 +70,10 @@ func TestBusyMembersKeepWhatTheyHave(t *testing.T) {
 	}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	_, busy := subscribe(t, b, topic, 10)
+	_, busy := adaptertest.Subscribe(t, b, "c", topic, 10)
 	var held []*message.Message
 	take(t, busy, 2, func(m *message.Message) { held = append(held, m) })
-	_, idle := subscribe(t, b, topic, 10)
+	_, idle := adaptertest.Subscribe(t, b, "c", topic, 10)
 	select {
 	case m := <-idle:
 		t.Errorf("message %s was taken from a member that lives", m.Payload)
@@ -151,8 +94,8 @@ func TestBusyMembersKeepWhatTheyHave(t *testing.T) {
 func TestZombieLosesWhatOthersHaveTakenOver(t *testing.T) {
 	topic, c := rand.Text(), client(t)
 	b := open(t, redisstream.Config{Patience: 900 * time.Millisecond})
-	publish(t, b, topic, 1)
-	_, zombie := subscribe(t, b, topic, 10)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 1)...)
+	_, zombie := adaptertest.Subscribe(t, b, "c", topic, 10)
 	var held *message.Message
 	take(t, zombie, 1, func(m *message.Message) { held = m })
 	// As if the member had been silent: its key is gone, and somebody has claimed its entry.
@@ -187,7 +130,7 @@ func TestZombieLosesWhatOthersHaveTakenOver(t *testing.T) {
 func TestStableMemberHasItsEntriesAgainAtOnce(t *testing.T) {
 	topic, c := rand.Text(), client(t)
 	b := open(t, redisstream.Config{Member: "pod-0", Patience: time.Hour})
-	publish(t, b, topic, 4)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 4)...)
 	if err := c.XGroupCreateMkStream(t.Context(), topic, "c", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -200,8 +143,8 @@ func TestStableMemberHasItsEntriesAgainAtOnce(t *testing.T) {
 	}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	_, in := subscribe(t, b, topic, 10)
-	if got, want := take(t, in, 4, ack), []string{"0", "1", "2", "3"}; !slices.Equal(got, want) {
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+	if got, want := adaptertest.Ack(t, in, 4), []string{"0", "1", "2", "3"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -209,9 +152,9 @@ func TestStableMemberHasItsEntriesAgainAtOnce(t *testing.T) {
 func TestClosedMembersLeaveTheGroup(t *testing.T) {
 	topic, c := rand.Text(), client(t)
 	b := open(t, redisstream.Config{ForgetAfter: time.Millisecond})
-	publish(t, b, topic, 2)
-	sub, in := subscribe(t, b, topic, 10)
-	take(t, in, 1, ack)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 2)...)
+	sub, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+	adaptertest.Ack(t, in, 1)
 	if err := sub.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -232,9 +175,9 @@ func TestClosedMembersLeaveTheGroup(t *testing.T) {
 	if err := c.XGroupCreateConsumer(t.Context(), topic, "c", "headrace.orphan").Err(); err != nil {
 		t.Fatal(err)
 	}
-	_, in = subscribe(t, b, topic, 10)
-	take(t, in, 1, ack)
-	eventually(t, func() (bool, string) {
+	_, in = adaptertest.Subscribe(t, b, "c", topic, 10)
+	adaptertest.Ack(t, in, 1)
+	adaptertest.Eventually(t, func() (bool, string) {
 		names := members()
 		return !slices.Contains(names, "headrace.orphan"), fmt.Sprintf("members: %v, want no orphan", names)
 	})
@@ -246,7 +189,7 @@ func TestTrimmingKeepsWhatSomeGroupNeeds(t *testing.T) {
 	topic, c := rand.Text(), client(t)
 	b := open(t, redisstream.Config{Retention: time.Nanosecond, TrimInterval: 20 * time.Millisecond})
 	const n = 1000 // trimming is by nodes of 100 entries
-	publish(t, b, topic, n)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, n)...)
 	if err := c.XGroupCreateMkStream(t.Context(), topic, "slow", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -257,14 +200,14 @@ func TestTrimmingKeepsWhatSomeGroupNeeds(t *testing.T) {
 		}
 		return l
 	}
-	_, in := subscribe(t, b, topic, 10)
-	take(t, in, n, ack)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+	adaptertest.Ack(t, in, n)
 	// Some rounds of trimming pass: it is seen to have run by what another stream loses.
 	other := rand.Text()
-	publish(t, b, other, n)
-	_, in = subscribe(t, b, other, 10)
-	take(t, in, n, ack)
-	eventually(t, func() (bool, string) {
+	adaptertest.Publish(t, b, other, adaptertest.Numbered("", 0, n)...)
+	_, in = adaptertest.Subscribe(t, b, "c", other, 10)
+	adaptertest.Ack(t, in, n)
+	adaptertest.Eventually(t, func() (bool, string) {
 		l, err := c.XLen(t.Context(), other).Result()
 		if err != nil {
 			t.Fatal(err)
@@ -287,7 +230,7 @@ func TestTrimmingKeepsWhatSomeGroupNeeds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, func() (bool, string) {
+	adaptertest.Eventually(t, func() (bool, string) {
 		l := length()
 		return l < n && l >= 501, fmt.Sprintf("%d entries, want those from the 500th on, and at most a node more", l)
 	})
@@ -300,14 +243,14 @@ func TestTrimmingKeepsWhatSomeGroupNeeds(t *testing.T) {
 func TestDeletedStreamIsMadeAgain(t *testing.T) {
 	topic, c := rand.Text(), client(t)
 	b := open(t, redisstream.Config{})
-	_, in := subscribe(t, b, topic, 10)
-	publish(t, b, topic, 1)
-	take(t, in, 1, ack)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 1)...)
+	adaptertest.Ack(t, in, 1)
 	if err := c.Del(t.Context(), topic).Err(); err != nil {
 		t.Fatal(err)
 	}
-	publish(t, b, topic, 1)
-	if got := take(t, in, 1, ack); got[0] != "0" {
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 1)...)
+	if got := adaptertest.Ack(t, in, 1); got[0] != "0" {
 		t.Errorf("got %v", got)
 	}
 }
@@ -330,7 +273,7 @@ func TestClientIsLeftOpen(t *testing.T) {
 func TestClosedClientEndsTheSubscription(t *testing.T) {
 	c := redis.NewClient(options(t))
 	b := open(t, redisstream.Config{Client: c})
-	_, in := subscribe(t, b, rand.Text(), 10)
+	_, in := adaptertest.Subscribe(t, b, "c", rand.Text(), 10)
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -350,9 +293,9 @@ func TestOnProtocolTwo(t *testing.T) {
 	c := redis.NewClient(o)
 	b := open(t, redisstream.Config{Client: c})
 	topic := rand.Text()
-	publish(t, b, topic, 3)
-	_, in := subscribe(t, b, topic, 10)
-	if got, want := take(t, in, 3, ack), []string{"0", "1", "2"}; !slices.Equal(got, want) {
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 3)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+	if got, want := adaptertest.Ack(t, in, 3), []string{"0", "1", "2"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if err := b.Close(); err != nil {

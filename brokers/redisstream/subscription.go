@@ -270,7 +270,7 @@ func (s *subscription) settle(batch []*adapter.Held[*entry]) {
 			s.unsent = append(s.unsent, h.Entry.id)
 		case adapter.Nacked:
 			later++
-			s.again = append(s.again, again{h.Entry, now.Add(s.config.nackDelay(h.Entry.count))})
+			s.again = append(s.again, again{h.Entry, now.Add(adapter.NackDelay(s.config.NackDelay, s.config.MaxNackDelay, h.Entry.count))})
 		case adapter.Released, adapter.Undecided:
 			if h.Entry.count == 1 {
 				released = append(released, h.Entry) // anybody's, at once
@@ -278,7 +278,7 @@ func (s *subscription) settle(batch []*adapter.Held[*entry]) {
 			}
 			// A member that takes again what it gave back would spin.
 			later++
-			s.again = append(s.again, again{h.Entry, now.Add(s.config.nackDelay(h.Entry.count - 1))})
+			s.again = append(s.again, again{h.Entry, now.Add(adapter.NackDelay(s.config.NackDelay, s.config.MaxNackDelay, h.Entry.count-1))})
 		}
 	}
 	slices.SortStableFunc(s.again, func(a, b again) int { return a.at.Compare(b.at) })

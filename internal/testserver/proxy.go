@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/url"
 	"sync"
 	"testing"
 )
@@ -23,6 +24,18 @@ type Proxy struct {
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
 	return NewProxyAt(t, "127.0.0.1:0", target)
+}
+
+// NewProxyOf is NewProxy to the server of a URL. It also returns the URL that leads through the proxy.
+func NewProxyOf(t testing.TB, server string) (*Proxy, string) {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewProxy(t, u.Host)
+	u.Host = p.Addr()
+	return p, u.String()
 }
 
 // NewProxyAt is NewProxy at an address, host:port, that the server has told its clients.

@@ -2,7 +2,7 @@ package adapter
 
 import "sync"
 
-// Calls are the calls of a publisher that its Close waits for. The zero value is ready.
+// Calls are what runs and is waited for at the end: the calls of a publisher, the background work of a broker. The zero value is ready.
 type Calls struct {
 	mu      sync.Mutex
 	closed  bool
@@ -23,10 +23,15 @@ func (c *Calls) Begin() error {
 // Done ends a call.
 func (c *Calls) Done() { c.running.Done() }
 
+// Refuse refuses further calls. It is idempotent.
+func (c *Calls) Refuse() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+}
+
 // Close refuses further calls and waits for those that run. It is idempotent; each call waits.
 func (c *Calls) Close() {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
+	c.Refuse()
 	c.running.Wait()
 }

@@ -35,6 +35,13 @@ func (s *Subscriptions) Go(ctx context.Context, run func(context.Context)) error
 	return nil
 }
 
+// Closed reports whether Close was called.
+func (s *Subscriptions) Closed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
 // Close ends all subscriptions and waits for them. It is idempotent; each call waits.
 func (s *Subscriptions) Close() {
 	s.mu.Lock()

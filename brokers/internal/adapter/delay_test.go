@@ -22,6 +22,7 @@ func TestNackDelayDoublesUpToItsLimit(t *testing.T) {
 		{time.Second, time.Minute, 7, time.Minute},
 		{time.Second, time.Minute, math.MaxInt, time.Minute},
 		{time.Second, time.Second, 5, time.Second},
+		{time.Minute, time.Second, 1, time.Second},
 		{time.Second, longest, 1000, longest},
 	} {
 		if got := adapter.NackDelay(tt.first, tt.most, tt.count); got != tt.want {

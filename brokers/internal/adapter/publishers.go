@@ -1,7 +1,6 @@
 package adapter
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -69,7 +68,7 @@ func (p *publisher) Close() error {
 // CheckCall says what is wrong with a call of Publish whatever the broker is, which another try cannot mend.
 func CheckCall(system, topic string, messages []*message.Message) error {
 	if topic == "" {
-		return classify.Permanent(errors.New(system + ": publish: the topic is empty"))
+		return classify.Permanent(fmt.Errorf("%s: publish to topic %q: it is empty", system, topic))
 	}
 	for i, m := range messages {
 		if m == nil {

@@ -100,7 +100,7 @@ func TestBadCallsArePermanent(t *testing.T) {
 	}{
 		{"orders", nil, ""},
 		{"orders", []*message.Message{good}, ""},
-		{"", []*message.Message{good}, "test: publish: the topic is empty"},
+		{"", []*message.Message{good}, `test: publish to topic "": it is empty`},
 		{"orders", []*message.Message{good, nil}, `test: publish to topic "orders": message 1 is nil`},
 	} {
 		err := adapter.CheckCall("test", tt.topic, tt.messages)

@@ -10,16 +10,17 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
+	"github.com/headrace-go/headrace/internal/pgxschema"
 	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/stores/schema"
 )
 
 // ErrClosed is what errors wrap after Close.
-var ErrClosed = errors.New("closed")
+var ErrClosed = adapter.ErrClosed
 
 // statementTimeout bounds the statements that nobody waits for.
 const statementTimeout = 5 * time.Second
@@ -41,11 +42,12 @@ type Broker struct {
 	// live ends with Close. ctx, of statements, ends a moment later: to cancel one costs the pool a connection.
 	live, ctx context.Context
 	end, stop context.CancelFunc
-	wg        sync.WaitGroup
+
+	subs       adapter.Subscribers
+	pubs       adapter.Publishers
+	background adapter.Calls
 
 	mu     sync.Mutex
-	closed bool
-	subs   map[*subscriber]struct{}
 	active map[string]map[*subscription]struct{} // by topic
 }
 
@@ -71,9 +73,10 @@ func New(config Config) (*Broker, error) {
 		names:  names,
 		sql:    newStatements(names),
 		log:    config.Logger,
-		subs:   make(map[*subscriber]struct{}),
+		pubs:   adapter.Publishers{System: "postgres"},
 		active: make(map[string]map[*subscription]struct{}),
 	}
+	b.subs = adapter.Subscribers{System: "postgres", Window: config.Window, Open: b.subscribe}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.live, b.end = context.WithCancel(b.ctx)
 	b.notifier = newNotifier(b)
@@ -98,31 +101,18 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 // Subscriber returns a subscriber for s. If s.Topic is given, its consumer is registered with the topic (see
 // [Broker.Register]), which is I/O; an empty one allows it to subscribe to any topic.
 func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) {
-	if s.Consumer == "" {
-		return nil, errors.New("postgres: Subscription.Consumer is empty")
+	s, err := b.subs.Check(s)
+	if err != nil {
+		return nil, err
 	}
-	if s.Window < 0 {
-		return nil, fmt.Errorf("postgres: Subscription.Window of consumer %q is %d, want at least 0", s.Consumer, s.Window)
-	}
-	defaultTo(&s.Window, b.config.Window)
-	if b.isClosed() {
-		return nil, fmt.Errorf("postgres: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
-	}
-	if s.Topic != "" {
+	if s.Topic != "" && !b.subs.Closed() {
 		ctx, cancel := context.WithTimeout(b.ctx, b.config.PublishTimeout)
 		defer cancel()
 		if err := b.Register(ctx, s.Topic, s.Consumer); err != nil {
 			return nil, err
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, fmt.Errorf("postgres: subscriber of consumer %q: broker: %w", s.Consumer, ErrClosed)
-	}
-	sub := &subscriber{broker: b, subscription: s}
-	b.subs[sub] = struct{}{}
-	return sub, nil
+	return b.subs.New(s)
 }
 
 // Publisher returns a publisher. Its Publish stores all the messages in one transaction of its own, or, with an
@@ -130,10 +120,7 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 // trip, at most [Config.PublishTimeout], and ends with the context of the first message. Messages of one
 // key keep their order within and between calls. An error that wraps [ErrInvalid] will come again with the same message.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	if b.isClosed() {
-		return nil, fmt.Errorf("postgres: publisher: broker: %w", ErrClosed)
-	}
-	return &publisher{broker: b}, nil
+	return b.pubs.New(b.publish, nil)
 }
 
 // Lag returns how many messages consumer has not acked of the buckets of topic that this process owns, as counted
@@ -184,50 +171,28 @@ func (b *Broker) shareLocal(topic string) {
 	}
 }
 
-// Close ends all subscriptions and waits for them. The pool stays open. It is idempotent.
+// Close ends all subscriptions and calls of Publish, and waits for them. The pool stays open. It is idempotent.
 func (b *Broker) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	subs := make([]*subscriber, 0, len(b.subs))
-	for s := range b.subs {
-		subs = append(subs, s)
-	}
-	b.mu.Unlock()
-	var ends sync.WaitGroup
-	for _, s := range subs {
-		ends.Go(func() { _ = s.Close() }) // gives no error
-	}
-	ends.Wait()
+	err := errors.Join(b.subs.Close(), b.pubs.Close())
 	b.notifier.close()
 	b.end()
 	late := time.AfterFunc(grace, b.stop)
 	defer late.Stop()
-	b.wg.Wait()
+	b.background.Close()
 	b.stop()
-	return nil
+	return err
 }
 
 // start runs f in a goroutine that Close waits for, unless the broker is closed.
 func (b *Broker) start(f func()) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+	if b.subs.Closed() || b.background.Begin() != nil {
 		return false
 	}
-	b.wg.Go(f)
+	go func() {
+		defer b.background.Done()
+		f()
+	}()
 	return true
-}
-
-func (b *Broker) isClosed() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.closed
-}
-
-func (b *Broker) forget(s *subscriber) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.subs, s)
 }
 
 func (b *Broker) enter(s *subscription) {
@@ -249,54 +214,14 @@ func (b *Broker) exit(s *subscription) {
 }
 
 // Migrate brings Headrace's tables to this program's version, as the stores do. See stores/schema.
-func (b *Broker) Migrate(ctx context.Context) error {
-	return b.withConn(ctx, func(c schema.Conn) error { return schema.Migrate(ctx, c, b.names) })
-}
+func (b *Broker) Migrate(ctx context.Context) error { return pgxschema.Migrate(ctx, b.pool, b.names) }
 
 // Check reports whether the tables are there in a version that this program can use. It changes nothing.
-func (b *Broker) Check(ctx context.Context) error {
-	return b.withConn(ctx, func(c schema.Conn) error { return schema.Check(ctx, c, b.names) })
-}
-
-func (b *Broker) withConn(ctx context.Context, fn func(schema.Conn) error) error {
-	conn, err := b.pool.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("postgres: connect: %w", err)
-	}
-	defer conn.Release() // the pool closes a connection that is still in a transaction
-	return fn(schemaConn{conn.Conn()})
-}
-
-type schemaConn struct{ conn *pgx.Conn }
-
-func (c schemaConn) Exec(ctx context.Context, statement string) error {
-	_, err := c.conn.Exec(ctx, statement)
-	return err
-}
-
-// Scalar uses no prepared statement: the tables it looks at come and go.
-func (c schemaConn) Scalar(ctx context.Context, query string) (string, error) {
-	var v *string
-	err := c.conn.QueryRow(ctx, query, pgx.QueryExecModeExec).Scan(&v)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = nil
-	}
-	if v == nil {
-		return "", err
-	}
-	return *v, err
-}
+func (b *Broker) Check(ctx context.Context) error { return pgxschema.Check(ctx, b.pool, b.names) }
 
 // explain adds what is wrong with the schema, if that is the cause of err.
 func (b *Broker) explain(ctx context.Context, err error) error {
-	var state interface{ SQLState() string }
-	if !errors.As(err, &state) || state.SQLState() != "42P01" { // undefined_table
-		return err
-	}
-	if cause := b.Check(ctx); errors.Is(cause, schema.ErrNotMigrated) || errors.Is(cause, schema.ErrTooNew) {
-		return errors.Join(cause, err)
-	}
-	return err
+	return pgxschema.Explain(ctx, b.pool, b.names, err)
 }
 
 // buckets is how many there are.

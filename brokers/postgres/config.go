@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
 // The defaults of [Config].
@@ -84,18 +87,18 @@ type Config struct {
 
 // withDefaults returns c with defaults for zero fields, or an error that names the field that is wrong.
 func (c Config) withDefaults() (Config, error) {
-	defaultTo(&c.Window, DefaultWindow)
-	defaultTo(&c.LeaseTTL, DefaultLeaseTTL)
-	defaultTo(&c.PollMin, DefaultPollMin)
-	defaultTo(&c.PollMax, max(DefaultPollMax, c.PollMin))
-	defaultTo(&c.NackDelay, DefaultNackDelay)
-	defaultTo(&c.MaxNackDelay, max(DefaultMaxNackDelay, c.NackDelay))
-	defaultTo(&c.MaxBacklog, DefaultMaxBacklog)
-	defaultTo(&c.PublishTimeout, DefaultPublishTimeout)
-	defaultTo(&c.CloseTimeout, DefaultCloseTimeout)
-	defaultTo(&c.Logger, slog.Default())
+	c.Window = cmp.Or(c.Window, DefaultWindow)
+	c.LeaseTTL = cmp.Or(c.LeaseTTL, DefaultLeaseTTL)
+	c.PollMin = cmp.Or(c.PollMin, DefaultPollMin)
+	c.PollMax = cmp.Or(c.PollMax, max(DefaultPollMax, c.PollMin))
+	c.NackDelay = cmp.Or(c.NackDelay, DefaultNackDelay)
+	c.MaxNackDelay = cmp.Or(c.MaxNackDelay, max(DefaultMaxNackDelay, c.NackDelay))
+	c.MaxBacklog = cmp.Or(c.MaxBacklog, DefaultMaxBacklog)
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, DefaultCloseTimeout)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	if c.Key == nil {
-		c.Key = eventKey
+		c.Key = adapter.Key
 	}
 	switch {
 	case c.Pool == nil:
@@ -120,22 +123,4 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("postgres: Config.CloseTimeout is %v, want more than 0", c.CloseTimeout)
 	}
 	return c, nil
-}
-
-func defaultTo[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
-
-// eventKey is event.MetaPartitionKey, else event.MetaSubject.
-func eventKey(m *message.Message) []byte {
-	if key := m.Metadata["ce_partitionkey"]; key != "" {
-		return []byte(key)
-	}
-	if key := m.Metadata["ce_subject"]; key != "" {
-		return []byte(key)
-	}
-	return nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/postgres"
 	"github.com/headrace-go/headrace/internal/testserver"
 	"github.com/headrace-go/headrace/outbox"
@@ -42,8 +43,8 @@ func TestO1LateCommitArrivesInItsKeysOrder(t *testing.T) {
 	e := newEnv(t)
 	b := open(t, e.config())
 	other := sameBucket("late")
-	_, in := subscribe(t, b, "c", "orders", 8)
-	publish(t, b, "orders", keyed("0", other))
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 8)
+	adaptertest.Publish(t, b, "orders", keyed("0", other))
 	ack(t, in, 1)
 	tx, err := e.pool.Begin(t.Context())
 	if err != nil {
@@ -56,13 +57,13 @@ func TestO1LateCommitArrivesInItsKeysOrder(t *testing.T) {
 	// Others with higher ids are read, acked and deleted for so long that reading could begin above the late one.
 	began := time.Now()
 	for i := 1; time.Since(began) < 1500*time.Millisecond; i++ {
-		publish(t, b, "orders", keyed(strconv.Itoa(i), other))
+		adaptertest.Publish(t, b, "orders", keyed(strconv.Itoa(i), other))
 		wantIDs(t, "meanwhile the consumer", ack(t, in, 1), strconv.Itoa(i))
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	publish(t, b, "orders", keyed("after", "late"))
+	adaptertest.Publish(t, b, "orders", keyed("after", "late"))
 	wantIDs(t, "the consumer", ack(t, in, 2), "late", "after")
 }
 
@@ -79,7 +80,7 @@ func TestO9ForeignTransactionHoldsNothing(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "INSERT INTO "+pgx.Identifier{e.schema, "foreign_table"}.Sanitize()+" VALUES (1)"); err != nil {
 		t.Fatal(err)
 	}
-	_, in := subscribe(t, b, "c", "orders", 8)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 8)
 	for i := range 50 {
 		id := strconv.Itoa(i)
 		publishIDs(t, b, "orders", id)
@@ -92,9 +93,9 @@ func TestO9ForeignTransactionHoldsNothing(t *testing.T) {
 func TestO7AckWithALostLeaseDeletesNothing(t *testing.T) {
 	e := newEnv(t)
 	b := open(t, e.config())
-	_, in := subscribe(t, b, "c", "orders", 8)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 8)
 	publishIDs(t, b, "orders", "1", "2")
-	first, second := next(t, in), next(t, in)
+	first, second := adaptertest.Next(t, in), adaptertest.Next(t, in)
 	e.exec("UPDATE " + e.table("lease") + " SET epoch = epoch + 1, owner = 'another'")
 	e.exec("INSERT INTO " + e.table("member") + " SELECT id, 'another', now() + interval '1 minute' FROM " + e.table("group"))
 	first.Ack()
@@ -129,7 +130,7 @@ func TestChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := next(t, in)
+	m := adaptertest.Next(t, in)
 	fmt.Printf("got %s\n", m.UUID)
 	<-m.Context().Done() // it hangs until it is told
 	m.Ack()
@@ -194,7 +195,7 @@ func TestKilledProcessIsReplaced(t *testing.T) {
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_, in := subscribe(t, b, "c", "orders", 4)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 4)
 	wantIDs(t, "the next process", ack(t, in, 3), "1", "2", "3")
 }
 
@@ -208,8 +209,8 @@ func TestO7StoppedProcessIsReplacedAndFenced(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	_, in := subscribe(t, b, "c", "orders", 4)
-	first := next(t, in)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 4)
+	first := adaptertest.Next(t, in)
 	wantIDs(t, "while the first message is held, the next process", ack(t, in, 2), "2", "3")
 	e.eventually("the others are deleted", func() bool { return e.rows() == 1 })
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -270,8 +271,8 @@ func TestO7UnreachableDatabaseFencesByTheClock(t *testing.T) {
 	config.LeaseTTL = short
 	b := open(t, config)
 	publishIDs(t, b, "orders", "1", "2")
-	_, in := subscribe(t, b, "c", "orders", 1)
-	m := next(t, in)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 1)
+	m := adaptertest.Next(t, in)
 	n.set(true)
 	select {
 	case <-m.Context().Done():
@@ -279,7 +280,7 @@ func TestO7UnreachableDatabaseFencesByTheClock(t *testing.T) {
 		t.Errorf("the delivery's context has not ended %v after the database was gone, with leases of %v", limit, config.LeaseTTL)
 	}
 	other := open(t, e.config())
-	_, another := subscribe(t, other, "c", "orders", 1)
+	_, another := adaptertest.Subscribe(t, other, "c", "orders", 1)
 	wantIDs(t, "another process", ack(t, another, 1), "1")
 	n.set(false)
 	m.Ack() // it changes nothing
@@ -440,7 +441,7 @@ func TestServerRestartUnderLoad(t *testing.T) {
 	config := e.config()
 	b := open(t, config)
 	k := newBooks()
-	_, in := subscribe(t, b, "c", "orders", 16)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 16)
 	var consumed sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	consumed.Go(func() {
@@ -475,7 +476,7 @@ func TestKilledConnectionsLoseNothing(t *testing.T) {
 	config := e.config()
 	b := open(t, config)
 	k := newBooks()
-	_, in := subscribe(t, b, "c", "orders", 16)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 16)
 	go consume(in, k) // ends with the broker
 	wait := produce(t, b, keys, each)
 	killer, err := pgx.Connect(t.Context(), e.pool.Config().ConnString())

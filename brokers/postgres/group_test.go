@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/postgres"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/stores/schema"
@@ -28,51 +29,13 @@ func keyed(id, key string) *message.Message {
 	return m
 }
 
-func publish(tb testing.TB, b *postgres.Broker, topic string, messages ...*message.Message) {
-	tb.Helper()
-	pub, err := b.Publisher()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := pub.Publish(topic, messages...); err != nil {
-		tb.Fatal(err)
-	}
-}
-
 func publishIDs(tb testing.TB, b *postgres.Broker, topic string, ids ...string) {
 	tb.Helper()
 	list := make([]*message.Message, len(ids))
 	for i, id := range ids {
 		list[i] = keyed(id, "key")
 	}
-	publish(tb, b, topic, list...)
-}
-
-func subscribe(tb testing.TB, b *postgres.Broker, consumer, topic string, window int) (message.Subscriber, <-chan *message.Message) {
-	tb.Helper()
-	sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Topic: topic, Window: window})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	in, err := sub.Subscribe(tb.Context(), topic)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return sub, in
-}
-
-func next(tb testing.TB, in <-chan *message.Message) *message.Message {
-	tb.Helper()
-	select {
-	case m, open := <-in:
-		if !open {
-			tb.Fatal("the channel is closed, want a message")
-		}
-		return m
-	case <-time.After(limit):
-		tb.Fatalf("no message in %v", limit)
-	}
-	return nil
+	adaptertest.Publish(tb, b, topic, list...)
 }
 
 // ack acks the next n messages and returns their ids.
@@ -80,7 +43,7 @@ func ack(tb testing.TB, in <-chan *message.Message, n int) []string {
 	tb.Helper()
 	var ids []string
 	for range n {
-		m := next(tb, in)
+		m := adaptertest.Next(tb, in)
 		ids = append(ids, m.UUID)
 		m.Ack()
 	}
@@ -96,15 +59,7 @@ func wantIDs(tb testing.TB, what string, got []string, want ...string) {
 
 func (e *env) eventually(what string, ok func() bool) {
 	e.Helper()
-	deadline, tick := time.After(limit), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			e.Fatalf("not within %v: %s", limit, what)
-		}
-	}
+	adaptertest.Eventually(e, func() (bool, string) { return ok(), "not yet: " + what })
 }
 
 // K10: what was published before anybody came belongs to the first consumer; nothing is lost and nothing is kept twice.
@@ -112,9 +67,9 @@ func TestFirstConsumerInheritsWhatCameBefore(t *testing.T) {
 	e := newEnv(t)
 	b := open(t, e.config())
 	publishIDs(t, b, "orders", "1", "2")
-	_, first := subscribe(t, b, "first", "orders", 4)
+	_, first := adaptertest.Subscribe(t, b, "first", "orders", 4)
 	wantIDs(t, "the first consumer", ack(t, first, 2), "1", "2")
-	_, second := subscribe(t, b, "second", "orders", 4)
+	_, second := adaptertest.Subscribe(t, b, "second", "orders", 4)
 	publishIDs(t, b, "orders", "3")
 	wantIDs(t, "the first consumer", ack(t, first, 1), "3")
 	wantIDs(t, "the second consumer, which came later,", ack(t, second, 1), "3")
@@ -134,7 +89,7 @@ func TestFirstConsumerGetsWhatIsCommittedLater(t *testing.T) {
 	if err := b.PublisherTx(t.Context(), tx).Publish("orders", keyed("2", "key")); err != nil {
 		t.Fatal(err)
 	}
-	_, in := subscribe(t, b, "first", "orders", 4)
+	_, in := adaptertest.Subscribe(t, b, "first", "orders", 4)
 	wantIDs(t, "the first consumer", ack(t, in, 1), "1")
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -169,7 +124,7 @@ func TestRegisteredTogetherAllGetWhatCameBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []string{"a", "b", "c"} {
-		_, in := subscribe(t, b, c, "orders", 8)
+		_, in := adaptertest.Subscribe(t, b, c, "orders", 8)
 		wantIDs(t, "consumer "+c, ack(t, in, 4), "1", "2", "3", "4")
 	}
 }
@@ -202,7 +157,7 @@ func TestManyRegisterAtOnce(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range []string{"c1", "c2"} {
 		n := int(e.number("SELECT count(*) FROM "+e.table("message")+" JOIN "+e.table("group")+" g ON g.id = group_id WHERE consumer = $1", c))
-		_, in := subscribe(t, b, c, "orders", 8)
+		_, in := adaptertest.Subscribe(t, b, c, "orders", 8)
 		for _, id := range ack(t, in, n) {
 			seen[id] = true
 		}
@@ -215,9 +170,9 @@ func TestManyRegisterAtOnce(t *testing.T) {
 func TestUnregisterDeletesAndEndsSubscriptions(t *testing.T) {
 	e := newEnv(t)
 	b := open(t, e.config())
-	_, in := subscribe(t, b, "old", "orders", 1)
+	_, in := adaptertest.Subscribe(t, b, "old", "orders", 1)
 	publishIDs(t, b, "orders", "1", "2", "3")
-	m := next(t, in)
+	m := adaptertest.Next(t, in)
 	if err := b.Unregister(t.Context(), "orders", "old"); err != nil {
 		t.Fatal(err)
 	}
@@ -273,8 +228,8 @@ func TestLagIsWhatIsNotAcked(t *testing.T) {
 		t.Errorf("Lag without a subscription is %d and known, want not known", lag)
 	}
 	publishIDs(t, b, "orders", "1", "2", "3")
-	_, in := subscribe(t, b, "c", "orders", 1)
-	next(t, in)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 1)
+	adaptertest.Next(t, in)
 	e.eventually("the lag is 3", func() bool {
 		lag, known := b.Lag("c", "orders")
 		return known && lag == 3

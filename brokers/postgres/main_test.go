@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/postgres"
 	"github.com/headrace-go/headrace/internal/leak"
 	"github.com/headrace-go/headrace/internal/testserver"
@@ -75,15 +76,7 @@ func open(tb testing.TB, config postgres.Config) *postgres.Broker {
 		config.Logger = slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	b, err := postgres.New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			tb.Errorf("Close: %v", err)
-		}
-	})
-	return b
+	return adaptertest.Opened(tb, b, err)
 }
 
 // env is a database with our tables.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -46,17 +45,8 @@ func WithAvailableAt(ctx context.Context, t time.Time) context.Context {
 	return context.WithValue(ctx, availableAt{}, t)
 }
 
-type publisher struct {
-	broker *Broker
-	closed atomic.Bool
-}
-
-// Publish is described at [Broker.Publisher].
-func (p *publisher) Publish(topic string, messages ...*message.Message) error {
-	b := p.broker
-	if p.closed.Load() || b.isClosed() {
-		return fmt.Errorf("postgres: publish to topic %q: publisher: %w", topic, ErrClosed)
-	}
+// publish is what [Broker.Publisher] describes.
+func (b *Broker) publish(topic string, messages []*message.Message) error {
 	rows, err := b.rows(topic, messages)
 	if err != nil || len(messages) == 0 {
 		return err
@@ -66,21 +56,15 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	}
 	ctx, cancel := context.WithTimeout(messages[0].Context(), b.config.PublishTimeout)
 	defer cancel()
-	if err := b.publish(ctx, topic, rows); err != nil {
+	if err := b.insertAlone(ctx, topic, rows); err != nil {
 		return fmt.Errorf("postgres: publish %d messages to topic %q: %w", len(messages), topic, b.explain(ctx, err))
 	}
 	b.Wake(topic)
 	return nil
 }
 
-// Close makes further calls of Publish fail. Those that are running go on. It is idempotent.
-func (p *publisher) Close() error {
-	p.closed.Store(true)
-	return nil
-}
-
-// publish inserts rows in a transaction of its own.
-func (b *Broker) publish(ctx context.Context, topic string, rows []row) error {
+// insertAlone inserts rows in a transaction of its own.
+func (b *Broker) insertAlone(ctx context.Context, topic string, rows []row) error {
 	if chunk(rows) == len(rows) {
 		// The common case: one statement, which is a transaction.
 		n, err := b.insert(ctx, b.pool, topic, rows)

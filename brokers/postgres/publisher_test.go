@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/postgres"
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
@@ -19,7 +20,7 @@ import (
 func TestPublishedInATransactionOrNotAtAll(t *testing.T) {
 	e := newEnv(t)
 	b := open(t, e.config())
-	_, in := subscribe(t, b, "c", "orders", 4)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 4)
 	for _, tt := range []struct {
 		id     string
 		commit bool
@@ -46,7 +47,7 @@ func TestPublishedInATransactionOrNotAtAll(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := next(t, in)
+	m := adaptertest.Next(t, in)
 	if m.UUID != "committed" {
 		t.Errorf("received %q, want %q: the other was rolled back", m.UUID, "committed")
 	}
@@ -62,7 +63,7 @@ func TestWokenAcrossProcesses(t *testing.T) {
 	e := newEnv(t)
 	config := postgres.Config{Pool: e.pool, Schema: e.schema, PollMin: time.Minute, PollMax: time.Minute}
 	consumer, producer := open(t, config), open(t, config)
-	_, in := subscribe(t, consumer, "c", "orders", 4)
+	_, in := adaptertest.Subscribe(t, consumer, "c", "orders", 4)
 	publishIDs(t, producer, "orders", "0")
 	ack(t, in, 1) // it listens and has read all there is
 	publishIDs(t, producer, "orders", "1")
@@ -83,12 +84,12 @@ func TestWokenAcrossProcesses(t *testing.T) {
 func TestDelayedMessageComesInItsTime(t *testing.T) {
 	e := newEnv(t)
 	b := open(t, e.config())
-	_, a := subscribe(t, b, "a", "orders", 4)
-	_, c := subscribe(t, b, "c", "orders", 4)
+	_, a := adaptertest.Subscribe(t, b, "a", "orders", 4)
+	_, c := adaptertest.Subscribe(t, b, "c", "orders", 4)
 	late := keyed("late", "key")
 	at := time.Now().Add(1500 * time.Millisecond)
 	late.SetContext(postgres.WithAvailableAt(t.Context(), at))
-	publish(t, b, "orders", keyed("1", "key"), late, keyed("2", "key"))
+	adaptertest.Publish(t, b, "orders", keyed("1", "key"), late, keyed("2", "key"))
 	for name, in := range map[string]<-chan *message.Message{"a": a, "c": c} {
 		wantIDs(t, name, ack(t, in, 3), "1", "2", "late")
 	}
@@ -145,8 +146,8 @@ func TestLargeBatchKeepsItsOrder(t *testing.T) {
 	for i := range batch {
 		batch[i] = keyed(strings.Repeat("0", 4-len(itoa(i)))+itoa(i), "key")
 	}
-	publish(t, b, "orders", batch...)
-	_, in := subscribe(t, b, "c", "orders", 100)
+	adaptertest.Publish(t, b, "orders", batch...)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 100)
 	for i, id := range ack(t, in, n) {
 		if id != batch[i].UUID {
 			t.Fatalf("message %d is %s, want %s", i, id, batch[i].UUID)
@@ -161,11 +162,11 @@ func TestKeysAreThoseOfEvent(t *testing.T) {
 	subject.Metadata[event.MetaSubject] = "s"
 	both.Metadata[event.MetaSubject] = "s"
 	both.Metadata[event.MetaPartitionKey] = "p"
-	publish(t, b, "orders", subject, both, none)
-	_, in := subscribe(t, b, "c", "orders", 3)
+	adaptertest.Publish(t, b, "orders", subject, both, none)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 3)
 	want := map[string][]byte{"subject": []byte("s"), "both": []byte("p"), "none": nil}
 	for range 3 {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		got := brokers.DeliveryOf(m.Context()).Key
 		if w := want[m.UUID]; string(got) != string(w) || (got == nil) != (w == nil) {
 			t.Errorf("message %s: Delivery.Key is %q (nil: %v), want %q", m.UUID, got, got == nil, w)
@@ -177,7 +178,7 @@ func TestKeysAreThoseOfEvent(t *testing.T) {
 func TestTraceOfTheHandlerGoesOn(t *testing.T) {
 	e := newEnv(t)
 	b := open(t, e.config())
-	_, in := subscribe(t, b, "c", "orders", 1)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 1)
 	parent := message.Metadata{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 	tx, err := e.pool.Begin(t.Context())
 	if err != nil {
@@ -189,7 +190,7 @@ func TestTraceOfTheHandlerGoesOn(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	m := next(t, in)
+	m := adaptertest.Next(t, in)
 	if got := m.Metadata["traceparent"]; !strings.Contains(got, "0af7651916cd43dd8448eb211c80319c") {
 		t.Errorf("traceparent is %q, want the trace of the context", got)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
 // The settler looks at the oldest held delivery all the time and, when there are more, at all of
@@ -341,22 +342,9 @@ func (s *subscription) settle(h *hold) bool {
 	}
 	h.cancel()
 	s.keeper.giveBack(h.bucket.lease, h.entry.id, h.entry.deliveries)
-	h.entry.notBefore = time.Now().Add(s.delay(h.entry.deliveries))
+	h.entry.notBefore = time.Now().Add(adapter.NackDelay(s.broker.config.NackDelay, s.broker.config.MaxNackDelay, h.entry.deliveries))
 	s.putBack(h)
 	return true
-}
-
-// delay is the wait before the next delivery of a message that was given back after so many.
-func (s *subscription) delay(deliveries int) time.Duration {
-	c := &s.broker.config
-	d := c.NackDelay
-	for range min(deliveries-1, 62) {
-		if d >= c.MaxNackDelay {
-			break
-		}
-		d *= 2
-	}
-	return min(d, c.MaxNackDelay)
 }
 
 func (s *subscription) putBack(h *hold) {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
@@ -52,41 +53,18 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// Watermill's own suite. It publishes without keys, which have no order here; with one key for all messages
+func TestUniversal(t *testing.T) { universal(t, adaptertest.Universal) }
+
+// universal runs Watermill's own suite. It publishes without keys, which have no order here; with one key for all messages
 // and one un-acked delivery the broker keeps the order that the suite calls guaranteed.
-func TestUniversal(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		window  int
-		ordered bool
-	}{{"one un-acked, one key", 1, true}, {"window, no keys", 100, false}} {
-		t.Run(tt.name, func(t *testing.T) {
-			// It publishes some 40,000 messages one by one and does not crash the server: the commits need no disk.
-			e := newEnv(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = "off" })
-			config := e.config()
-			if tt.ordered {
-				config.Key = func(*message.Message) []byte { return []byte("one") }
-			}
-			b := open(t, config)
-			group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
-				pub, err := b.Publisher()
-				if err != nil {
-					t.Fatal(err)
-				}
-				sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: tt.window})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return pub, sub
-			}
-			tests.TestPubSub(t, tests.Features{
-				ConsumerGroups:                      true,
-				GuaranteedOrder:                     tt.ordered,
-				GuaranteedOrderWithSingleSubscriber: tt.ordered,
-				Persistent:                          true,
-			}, func(t *testing.T) (message.Publisher, message.Subscriber) {
-				return group(t, "universal")
-			}, group)
-		})
-	}
+func universal(t *testing.T, suite adaptertest.Suite) {
+	adaptertest.Windows(t, func(t *testing.T, window int) {
+		// It publishes some 40,000 messages one by one and does not crash the server: the commits need no disk.
+		e := newEnv(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = "off" })
+		config, ordered := e.config(), window == 1
+		if ordered {
+			config.Key = func(*message.Message) []byte { return []byte("one") }
+		}
+		suite(t, open(t, config), window, tests.Features{GuaranteedOrder: ordered, GuaranteedOrderWithSingleSubscriber: ordered})
+	})
 }

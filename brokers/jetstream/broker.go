@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
@@ -31,7 +30,8 @@ type Broker struct {
 	js     jetstream.JetStream
 	gone   chan struct{} // closed when a connection of our own is closed for good
 
-	subs  adapter.Members[*subscriber]
+	subs  adapter.Subscribers
+	pubs  adapter.Publishers
 	leave sync.Once
 
 	mu      sync.Mutex
@@ -50,9 +50,11 @@ func New(config Config) (*Broker, error) {
 	b := &Broker{
 		config:  config,
 		conn:    config.Conn,
+		pubs:    adapter.Publishers{System: "jetstream"},
 		gone:    make(chan struct{}),
 		streams: make(map[string]struct{}),
 	}
+	b.subs = adapter.Subscribers{System: "jetstream", Window: config.Window, Open: b.subscribe}
 	if b.conn == nil {
 		if b.conn, err = b.connect(); err != nil {
 			return nil, fmt.Errorf("jetstream: connect to %s: %w", b.address(), err)
@@ -145,26 +147,17 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 
 // Subscriber returns a subscriber for s. An empty s.Topic allows it to subscribe to any topic. It does no I/O.
 func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) {
-	switch {
-	case s.Consumer == "":
-		return nil, errors.New("jetstream: Subscription.Consumer is empty")
-	case s.Window < 0:
-		return nil, fmt.Errorf("jetstream: Subscription.Window of consumer %q is %d, want at least 0", s.Consumer, s.Window)
-	}
-	if _, err := assetName("consumer", s.Consumer); err != nil {
-		return nil, err
+	if s.Consumer != "" {
+		if _, err := assetName("consumer", s.Consumer); err != nil {
+			return nil, err
+		}
 	}
 	if s.Topic != "" {
 		if err := checkTopic(s.Topic); err != nil {
 			return nil, err
 		}
 	}
-	defaultTo(&s.Window, b.config.Window)
-	sub := &subscriber{broker: b, subscription: s}
-	if err := b.subs.Add(sub); err != nil {
-		return nil, fmt.Errorf("jetstream: subscriber of consumer %q: broker: %w", s.Consumer, err)
-	}
-	return sub, nil
+	return b.subs.New(s)
 }
 
 // Publisher returns a publisher. Its Publish blocks until the server has confirmed every message, or until one
@@ -172,32 +165,20 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 // stored in the order of the call even when one fails. An error names the first message that failed; messages after it
 // may or may not be stored, so publish the whole call again. A message whose context ends is given up.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	if b.subs.Closed() {
-		return nil, fmt.Errorf("jetstream: publisher: broker: %w", ErrClosed)
-	}
-	return &publisher{broker: b}, nil
+	return b.pubs.New(b.publish, nil)
 }
 
 // Conn returns the broker's connection, for what this package does not do. Do not close it.
 func (b *Broker) Conn() *nats.Conn { return b.conn }
 
-// Close ends all subscriptions, waits for them, and closes the connection unless it is the application's. It is
-// idempotent.
+// Close ends all subscriptions and calls of Publish, waits for them, and closes the connection unless it is the
+// application's. It is idempotent.
 func (b *Broker) Close() error {
-	err := b.subs.Close()
+	err := errors.Join(b.subs.Close(), b.pubs.Close())
 	b.leave.Do(func() {
 		// In this order: the other way round nats.go can leave a goroutine behind that has not begun to listen to the connection.
 		b.disconnect()
 		b.js.CleanupPublisher()
 	})
 	return err
-}
-
-// nackDelay is the delay after count deliveries.
-func (c *Config) nackDelay(count int) time.Duration {
-	delay := c.NackDelay
-	for ; count > 1 && delay < c.MaxNackDelay; count-- {
-		delay *= 2
-	}
-	return min(delay, c.MaxNackDelay)
 }

@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -104,15 +105,15 @@ type Config struct {
 
 // withDefaults returns c with defaults for zero fields, or an error that names the field that is wrong.
 func (c Config) withDefaults() (Config, error) {
-	defaultTo(&c.Replicas, 1)
-	defaultTo(&c.MaxAge, DefaultMaxAge)
-	defaultTo(&c.Window, DefaultWindow)
-	defaultTo(&c.AckWait, DefaultAckWait)
-	defaultTo(&c.NackDelay, DefaultNackDelay)
-	defaultTo(&c.MaxNackDelay, max(DefaultMaxNackDelay, c.NackDelay))
-	defaultTo(&c.PublishTimeout, DefaultPublishTimeout)
-	defaultTo(&c.CloseTimeout, DefaultCloseTimeout)
-	defaultTo(&c.Logger, slog.Default())
+	c.Replicas = cmp.Or(c.Replicas, 1)
+	c.MaxAge = cmp.Or(c.MaxAge, DefaultMaxAge)
+	c.Window = cmp.Or(c.Window, DefaultWindow)
+	c.AckWait = cmp.Or(c.AckWait, DefaultAckWait)
+	c.NackDelay = cmp.Or(c.NackDelay, DefaultNackDelay)
+	c.MaxNackDelay = cmp.Or(c.MaxNackDelay, max(DefaultMaxNackDelay, c.NackDelay))
+	c.PublishTimeout = cmp.Or(c.PublishTimeout, DefaultPublishTimeout)
+	c.CloseTimeout = cmp.Or(c.CloseTimeout, DefaultCloseTimeout)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
 	sources := 0
 	for _, given := range []bool{c.URL != "", c.Conn != nil, c.Server != nil} {
 		if given {
@@ -148,11 +149,4 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("jetstream: Config.CloseTimeout is %v, want more than 0", c.CloseTimeout)
 	}
 	return c, nil
-}
-
-func defaultTo[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }

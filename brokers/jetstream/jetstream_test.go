@@ -17,6 +17,7 @@ import (
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
 	"github.com/headrace-go/headrace/classify"
@@ -25,54 +26,6 @@ import (
 const wait = 15 * time.Second
 
 func logTo(tb testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(tb.Output(), nil)) }
-
-func publish(tb testing.TB, b brokers.Broker, topic string, messages ...*message.Message) {
-	tb.Helper()
-	pub, err := b.Publisher()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := pub.Publish(topic, messages...); err != nil {
-		tb.Fatal(err)
-	}
-}
-
-func numbered(from, to int) []*message.Message {
-	var ms []*message.Message
-	for i := from; i < to; i++ {
-		m := message.NewMessage("id-"+strconv.Itoa(i), []byte(strconv.Itoa(i)))
-		m.Metadata["ce_partitionkey"] = "key"
-		ms = append(ms, m)
-	}
-	return ms
-}
-
-func subscribe(tb testing.TB, b brokers.Broker, consumer, topic string, window int) (message.Subscriber, <-chan *message.Message) {
-	tb.Helper()
-	sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Topic: topic, Window: window})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	in, err := sub.Subscribe(tb.Context(), topic)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return sub, in
-}
-
-func next(tb testing.TB, in <-chan *message.Message) *message.Message {
-	tb.Helper()
-	select {
-	case m, open := <-in:
-		if !open {
-			tb.Fatal("the channel is closed, want a message")
-		}
-		return m
-	case <-time.After(wait):
-		tb.Fatalf("no message in %v", wait)
-	}
-	return nil
-}
 
 func admin(tb testing.TB, b *embedded.Broker) natsjs.JetStream {
 	tb.Helper()
@@ -107,7 +60,7 @@ func TestServerRestartLosesNothing(t *testing.T) {
 			}
 			defer b.Close()
 			topic := fmt.Sprintf("restart.%v", double)
-			_, in := subscribe(t, b, "c", topic, 16)
+			_, in := adaptertest.Subscribe(t, b, "c", topic, 16)
 			pub, err := b.Publisher()
 			if err != nil {
 				t.Fatal(err)
@@ -119,7 +72,7 @@ func TestServerRestartLosesNothing(t *testing.T) {
 			wg.Go(func() {
 				defer close(confirmed)
 				for i := range n {
-					for pub.Publish(topic, numbered(i, i+1)...) != nil {
+					for pub.Publish(topic, adaptertest.Numbered("key", i, 1)...) != nil {
 						if t.Context().Err() != nil {
 							return
 						}
@@ -170,20 +123,20 @@ func TestCrashedMembersDeliveriesComeFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	publish(t, b, "orders", numbered(0, 3)...)
-	_, in := subscribe(t, crashing, "c", "orders", 10)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 3)...)
+	_, in := adaptertest.Subscribe(t, crashing, "c", "orders", 10)
 	for range 3 {
-		next(t, in)
+		adaptertest.Next(t, in)
 	}
 	conn.Close() // it can tell the server nothing any more
 	for range in {
 	}
-	publish(t, b, "orders", numbered(3, 5)...)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 3, 2)...)
 
 	begin := time.Now()
-	_, in = subscribe(t, b, "c", "orders", 10)
+	_, in = adaptertest.Subscribe(t, b, "c", "orders", 10)
 	for i := range 5 {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if want := strconv.Itoa(i); string(m.Payload) != want {
 			t.Errorf("message %d is %s, want %s", i, m.Payload, want)
 		}
@@ -211,12 +164,12 @@ func TestCrashedMembersDeliveriesComeFirst(t *testing.T) {
 // A member that lives keeps its deliveries when another one starts.
 func TestLivingMembersDeliveriesAreLeftAlone(t *testing.T) {
 	b := newBroker(t, jetstream.Config{MaxAckPending: 10})
-	publish(t, b, "orders", numbered(0, 4)...)
-	_, one := subscribe(t, b, "c", "orders", 2)
-	held := []*message.Message{next(t, one), next(t, one)}
-	_, two := subscribe(t, b, "c", "orders", 2)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 4)...)
+	_, one := adaptertest.Subscribe(t, b, "c", "orders", 2)
+	held := []*message.Message{adaptertest.Next(t, one), adaptertest.Next(t, one)}
+	_, two := adaptertest.Subscribe(t, b, "c", "orders", 2)
 	for _, want := range []string{"2", "3"} {
-		if m := next(t, two); string(m.Payload) != want || brokers.DeliveryOf(m.Context()).Count != 1 {
+		if m := adaptertest.Next(t, two); string(m.Payload) != want || brokers.DeliveryOf(m.Context()).Count != 1 {
 			t.Errorf("the second member got %s (%+v), want the first delivery of %s", m.Payload, brokers.DeliveryOf(m.Context()), want)
 		}
 	}
@@ -231,10 +184,10 @@ func TestLivingMembersDeliveriesAreLeftAlone(t *testing.T) {
 // became 42 deliveries.
 func TestPrefetchDoesNotBurnAckWait(t *testing.T) {
 	b := newBroker(t, jetstream.Config{AckWait: 300 * time.Millisecond})
-	publish(t, b, "orders", numbered(0, 20)...)
-	_, in := subscribe(t, b, "c", "orders", 20)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 20)...)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 20)
 	for range 20 {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		<-time.After(50 * time.Millisecond) // a handler at work, one message at a time
 		m.Ack()
 		<-m.Context().Done()
@@ -254,17 +207,17 @@ func TestPrefetchDoesNotBurnAckWait(t *testing.T) {
 // A member that ends gives what it holds to those that go on, and does not leave it to AckWait.
 func TestEndingMemberGivesItsDeliveriesToTheOthers(t *testing.T) {
 	b := newBroker(t, jetstream.Config{MaxAckPending: 10})
-	publish(t, b, "orders", numbered(0, 3)...)
-	ending, one := subscribe(t, b, "c", "orders", 3)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 3)...)
+	ending, one := adaptertest.Subscribe(t, b, "c", "orders", 3)
 	for range 3 {
-		next(t, one)
+		adaptertest.Next(t, one)
 	}
-	_, two := subscribe(t, b, "c", "orders", 3)
+	_, two := adaptertest.Subscribe(t, b, "c", "orders", 3)
 	if err := ending.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		m := next(t, two) // AckWait is longer than next waits
+		m := adaptertest.Next(t, two) // AckWait is longer than next waits
 		if want := strconv.Itoa(i); string(m.Payload) != want || brokers.DeliveryOf(m.Context()).Count != 2 {
 			t.Errorf("received %s (%+v), want the second delivery of %s", m.Payload, brokers.DeliveryOf(m.Context()), want)
 		}
@@ -274,13 +227,13 @@ func TestEndingMemberGivesItsDeliveriesToTheOthers(t *testing.T) {
 
 func TestNackDelayGrows(t *testing.T) {
 	b := newBroker(t, jetstream.Config{NackDelay: 40 * time.Millisecond, MaxNackDelay: 100 * time.Millisecond})
-	publish(t, b, "orders", numbered(0, 1)...)
-	_, in := subscribe(t, b, "c", "orders", 1)
-	m := next(t, in)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 1)...)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 1)
+	m := adaptertest.Next(t, in)
 	for i, want := range []time.Duration{40 * time.Millisecond, 80 * time.Millisecond, 100 * time.Millisecond, 100 * time.Millisecond} {
 		begin := time.Now()
 		m.Nack()
-		m = next(t, in)
+		m = adaptertest.Next(t, in)
 		if took := time.Since(begin); took < want {
 			t.Errorf("nack %d: the message came again after %v, want at least %v", i+1, took, want)
 		}
@@ -292,9 +245,9 @@ func TestNackDelayGrows(t *testing.T) {
 // still at work: the same message must not run twice at once, and the ack must count.
 func TestRedeliveryOfAHeldDeliveryIsNotHandedOver(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
-	publish(t, b, "orders", numbered(0, 1)...)
-	_, in := subscribe(t, b, "c", "orders", 10)
-	m := next(t, in)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 1)...)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 10)
+	m := adaptertest.Next(t, in)
 	js := admin(t, b)
 	c, err := js.Consumer(t.Context(), "orders", "c")
 	if err != nil {
@@ -339,9 +292,9 @@ func TestDeletedDurableEndsTheSubscription(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBroker(t, jetstream.Config{})
-			publish(t, b, "orders", numbered(0, 1)...)
-			_, in := subscribe(t, b, "c", "orders", 10)
-			held := next(t, in)
+			adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 1)...)
+			_, in := adaptertest.Subscribe(t, b, "c", "orders", 10)
+			held := adaptertest.Next(t, in)
 			if err := tt.remove(t.Context(), admin(t, b)); err != nil {
 				t.Fatal(err)
 			}
@@ -364,17 +317,17 @@ func TestDeletedDurableEndsTheSubscription(t *testing.T) {
 // never arrives, and comes back for ever.
 func TestStoredStatusHeaderIsAMessage(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
-	publish(t, b, "orders", numbered(0, 1)...)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 1)...)
 	for _, status := range []string{"404", "409", "503", "100"} {
 		m := &nats.Msg{Subject: "orders", Header: nats.Header{"Status": {status}, "Description": {"Consumer Deleted"}}}
 		if _, err := b.Conn().RequestMsg(m, wait); err != nil {
 			t.Fatal(err)
 		}
 	}
-	publish(t, b, "orders", numbered(1, 2)...)
-	_, in := subscribe(t, b, "c", "orders", 10)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 1, 1)...)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 10)
 	for _, want := range []string{"", "404", "409", "503", "100", ""} {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if got := m.Metadata["Status"]; got != want {
 			t.Errorf("metadata Status is %q, want %q", got, want)
 		}
@@ -394,11 +347,11 @@ func TestMetadataCannotCommandTheServer(t *testing.T) {
 		for k, v := range commands {
 			m.Metadata[k] = v
 		}
-		publish(t, b, "orders", m)
+		adaptertest.Publish(t, b, "orders", m)
 	}
-	_, in := subscribe(t, b, "c", "orders", 10)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 10)
 	for i := range 3 {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if want := strconv.Itoa(i); string(m.Payload) != want {
 			t.Errorf("message %d is %s, want %s", i, m.Payload, want)
 		}
@@ -454,18 +407,18 @@ func TestFailedPublishKeepsTheKeysOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch := numbered(0, 4)
+	batch := adaptertest.Numbered("key", 0, 4)
 	batch[1].Payload = make([]byte, 1000)
-	if err := pub.Publish("orders", batch...); err == nil || !strings.Contains(err.Error(), "id-1") {
+	if err := pub.Publish("orders", batch...); err == nil || !strings.Contains(err.Error(), "key-1") {
 		t.Fatalf("Publish gave %v, want an error that names id-1", err)
 	}
 	batch[1].Payload = []byte("1")
 	if err := pub.Publish("orders", batch[1:]...); err != nil {
 		t.Fatal(err)
 	}
-	_, in := subscribe(t, b, "c", "orders", 10)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 10)
 	for i := range 4 {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if want := strconv.Itoa(i); string(m.Payload) != want {
 			t.Errorf("message %d is %s, want %s", i, m.Payload, want)
 		}
@@ -480,15 +433,15 @@ func TestFullStreamFailsPublishAndDropsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored := 0
-	for stored < 100 && pub.Publish("orders", numbered(stored, stored+1)...) == nil {
+	for stored < 100 && pub.Publish("orders", adaptertest.Numbered("key", stored, 1)...) == nil {
 		stored++
 	}
 	if stored == 100 {
 		t.Fatal("100 messages fit into 4,000 bytes")
 	}
-	_, in := subscribe(t, b, "c", "orders", 10)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 10)
 	for i := range stored {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if want := strconv.Itoa(i); string(m.Payload) != want {
 			t.Fatalf("message %d is %s, want %s", i, m.Payload, want)
 		}
@@ -509,7 +462,7 @@ func TestEqualIDsAreDifferentMessagesUnlessAskedFor(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBroker(t, jetstream.Config{MsgID: tt.id})
 			for range 2 {
-				publish(t, b, "orders", message.NewMessage("same", nil))
+				adaptertest.Publish(t, b, "orders", message.NewMessage("same", nil))
 			}
 			s, err := admin(t, b).Stream(t.Context(), "orders")
 			if err != nil {
@@ -543,9 +496,9 @@ func TestTopicsThatAreNoSubjectsAreRefused(t *testing.T) {
 		}
 	}
 	for _, topic := range []string{"github.webhooks", "orders.DLT", "käse/brot", "a-b_c", "0"} {
-		publish(t, b, topic, message.NewMessage("id", nil))
-		_, in := subscribe(t, b, "billing.orders", topic, 1)
-		next(t, in).Ack()
+		adaptertest.Publish(t, b, topic, message.NewMessage("id", nil))
+		_, in := adaptertest.Subscribe(t, b, "billing.orders", topic, 1)
+		adaptertest.Next(t, in).Ack()
 	}
 	if _, err := b.Subscriber(brokers.Subscription{Consumer: "a b"}); err == nil {
 		t.Error("a consumer named \"a b\" gave no error")
@@ -556,15 +509,15 @@ func TestTopicsThatAreNoSubjectsAreRefused(t *testing.T) {
 // messages.
 func TestNamesThatCollideAreRefused(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
-	publish(t, b, "a.b", numbered(0, 1)...)
+	adaptertest.Publish(t, b, "a.b", adaptertest.Numbered("key", 0, 1)...)
 	pub, err := b.Publisher()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := pub.Publish("a_b", numbered(0, 1)...); err == nil || !strings.Contains(err.Error(), "a.b") {
+	if err := pub.Publish("a_b", adaptertest.Numbered("key", 0, 1)...); err == nil || !strings.Contains(err.Error(), "a.b") {
 		t.Errorf("Publish to topic a_b gave %v, want an error that names a.b", err)
 	}
-	subscribe(t, b, "c.d", "a.b", 1)
+	adaptertest.Subscribe(t, b, "c.d", "a.b", 1)
 	sub, err := b.Subscriber(brokers.Subscription{Consumer: "c_d", Topic: "a.b"})
 	if err != nil {
 		t.Fatal(err)
@@ -580,13 +533,13 @@ func TestExistingStreamOfManySubjectsIsUsed(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), natsjs.StreamConfig{Name: "EVENTS", Subjects: []string{"orders.>"}}); err != nil {
 		t.Fatal(err)
 	}
-	publish(t, b, "orders.placed", numbered(0, 2)...)
-	publish(t, b, "orders.cancelled", numbered(10, 12)...)
-	_, placed := subscribe(t, b, "billing", "orders.placed", 10)
-	_, cancelled := subscribe(t, b, "billing", "orders.cancelled", 10)
+	adaptertest.Publish(t, b, "orders.placed", adaptertest.Numbered("key", 0, 2)...)
+	adaptertest.Publish(t, b, "orders.cancelled", adaptertest.Numbered("key", 10, 2)...)
+	_, placed := adaptertest.Subscribe(t, b, "billing", "orders.placed", 10)
+	_, cancelled := adaptertest.Subscribe(t, b, "billing", "orders.cancelled", 10)
 	for i := range 2 {
 		for in, want := range map[<-chan *message.Message]int{placed: i, cancelled: 10 + i} {
-			m := next(t, in)
+			m := adaptertest.Next(t, in)
 			if string(m.Payload) != strconv.Itoa(want) {
 				t.Errorf("received %s, want %d", m.Payload, want)
 			}
@@ -601,14 +554,14 @@ func TestCheckOnlyMakesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := pub.Publish("orders", numbered(0, 1)...); !errors.Is(err, natsjs.ErrStreamNotFound) {
+	if err := pub.Publish("orders", adaptertest.Numbered("key", 0, 1)...); !errors.Is(err, natsjs.ErrStreamNotFound) {
 		t.Errorf("Publish without a stream gave %v", err)
 	}
 	js := admin(t, b)
 	if _, err := js.CreateStream(t.Context(), natsjs.StreamConfig{Name: "orders", Subjects: []string{"orders"}}); err != nil {
 		t.Fatal(err)
 	}
-	publish(t, b, "orders", numbered(0, 1)...)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 1)...)
 	sub, err := b.Subscriber(brokers.Subscription{Consumer: "c", Topic: "orders"})
 	if err != nil {
 		t.Fatal(err)
@@ -656,9 +609,9 @@ func TestCheckOnlyMakesNothing(t *testing.T) {
 // With DoubleAck, an ack whose message context has ended is known to the server.
 func TestDoubleAckIsConfirmed(t *testing.T) {
 	b := newBroker(t, jetstream.Config{DoubleAck: true})
-	publish(t, b, "orders", numbered(0, 1)...)
-	_, in := subscribe(t, b, "c", "orders", 1)
-	m := next(t, in)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 1)...)
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 1)
+	m := adaptertest.Next(t, in)
 	m.Ack()
 	select {
 	case <-m.Context().Done():

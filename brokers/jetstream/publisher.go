@@ -4,35 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 	"github.com/headrace-go/headrace/classify"
 )
 
 // maxBatch bounds the messages of one call of Publish that await their confirmation at once.
 const maxBatch = 256
 
-type publisher struct {
-	broker *Broker
-	closed atomic.Bool
-}
-
-// Publish is described at [Broker.Publisher].
-func (p *publisher) Publish(topic string, messages ...*message.Message) error {
-	b := p.broker
-	if p.closed.Load() || b.subs.Closed() {
-		return fmt.Errorf("jetstream: publish to topic %q: publisher: %w", topic, ErrClosed)
+// publish is what [Broker.Publisher] describes.
+func (b *Broker) publish(topic string, messages []*message.Message) error {
+	if err := adapter.CheckCall("jetstream", topic, messages); err != nil {
+		return err
 	}
 	out := make([]*nats.Msg, len(messages))
 	limit := b.conn.MaxPayload()
 	for i, m := range messages {
-		if m == nil {
-			return classify.Permanent(fmt.Errorf("jetstream: publish to topic %q: message %d is nil", topic, i))
-		}
 		out[i] = encode(topic, m)
 		if size := wireSize(out[i]); limit > 0 && int64(size) > limit {
 			return classify.Permanent(fmt.Errorf("jetstream: publish message %q to topic %q: it has %d bytes with its headers, more than the server's max_payload of %d",
@@ -51,10 +42,10 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	for i, m := range messages {
 		// The next message of a key leaves only when the one before is stored: if that failed, or was lost with
 		// a connection, the later one would otherwise be stored before it.
-		key := keyOf(m)
+		key := adapter.KeyText(m)
 		_, waits := keys[key]
 		if key != "" && waits || len(pending) == maxBatch {
-			if err := p.await(topic, pending, len(messages)); err != nil {
+			if err := b.await(topic, pending, len(messages)); err != nil {
 				return err
 			}
 			pending = pending[:0]
@@ -69,11 +60,11 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 		}
 		future, err := b.js.PublishMsgAsync(out[i], options...)
 		if err != nil {
-			return errors.Join(p.await(topic, pending, len(messages)), p.failed(topic, sent{i, m, nil}, len(messages), err))
+			return errors.Join(b.await(topic, pending, len(messages)), b.failed(topic, sent{i, m, nil}, len(messages), err))
 		}
 		pending = append(pending, sent{i, m, future})
 	}
-	return p.await(topic, pending, len(messages))
+	return b.await(topic, pending, len(messages))
 }
 
 // sent is a message on its way.
@@ -84,7 +75,7 @@ type sent struct {
 }
 
 // await waits until all are decided, so that none is stored after Publish returned, and returns the first failure.
-func (p *publisher) await(topic string, pending []sent, of int) error {
+func (b *Broker) await(topic string, pending []sent, of int) error {
 	var first error
 	for _, s := range pending {
 		var err error
@@ -96,15 +87,15 @@ func (p *publisher) await(topic string, pending []sent, of int) error {
 			err = fmt.Errorf("not confirmed: %w", context.Cause(s.message.Context()))
 		}
 		if first == nil {
-			first = p.failed(topic, s, of, err)
+			first = b.failed(topic, s, of, err)
 		}
 	}
 	return first
 }
 
-func (p *publisher) failed(topic string, s sent, of int, err error) error {
+func (b *Broker) failed(topic string, s sent, of int, err error) error {
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) {
-		p.broker.unknown(topic) // the stream may have been deleted: the next call looks for it
+		b.unknown(topic) // the stream may have been deleted: the next call looks for it
 	}
 	err = fmt.Errorf("jetstream: publish message %q (%d of %d) to topic %q: %w", s.message.UUID, s.index+1, of, topic, err)
 	var api *jetstream.APIError
@@ -119,20 +110,6 @@ func (p *publisher) failed(topic string, s sent, of int, err error) error {
 
 // codeHeaderTooLarge is the server's JSStreamHeaderExceedsMaximumErr, which nats.go does not name.
 const codeHeaderTooLarge jetstream.ErrorCode = 10097
-
-// Close makes further calls of Publish fail. Those that are running go on. It is idempotent.
-func (p *publisher) Close() error {
-	p.closed.Store(true)
-	return nil
-}
-
-// keyOf is the key whose order is kept: event.MetaPartitionKey, else event.MetaSubject. A test compares the names.
-func keyOf(m *message.Message) string {
-	if key := m.Metadata["ce_partitionkey"]; key != "" {
-		return key
-	}
-	return m.Metadata["ce_subject"]
-}
 
 // wireSize is the size of m as the server counts it against max_payload.
 func wireSize(m *nats.Msg) int {

@@ -16,6 +16,7 @@ import (
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
@@ -51,15 +52,7 @@ func openBroker(tb testing.TB, c jetstream.Config) natsBroker {
 		c.Logger = logTo(tb)
 	}
 	b, err := jetstream.New(c)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			tb.Errorf("Close: %v", err)
-		}
-	})
-	return b
+	return adaptertest.Opened(tb, b, err)
 }
 
 func stored(t *testing.T, b natsBroker, topic string) uint64 {
@@ -101,12 +94,12 @@ func TestRetentions(t *testing.T) {
 				if err := b.Register(t.Context(), topic, tt.consumers...); err != nil {
 					t.Fatal(err)
 				}
-				publish(t, b, topic, numbered(0, 20)...)
+				adaptertest.Publish(t, b, topic, adaptertest.Numbered("key", 0, 20)...)
 				if n := stored(t, b, topic); n != 20 {
 					t.Fatalf("%d messages are stored before any was handled, want 20", n)
 				}
 				for _, c := range tt.consumers {
-					sub, in := subscribe(t, b, c, topic, 20)
+					sub, in := adaptertest.Subscribe(t, b, c, topic, 20)
 					ackBackwards(t, in, 20)
 					if err := sub.Close(); err != nil {
 						t.Fatal(err)
@@ -123,10 +116,10 @@ func TestRetentions(t *testing.T) {
 // ackBackwards takes n messages, nacks the first, and acks all from the last to the first.
 func ackBackwards(t *testing.T, in <-chan *message.Message, n int) {
 	t.Helper()
-	next(t, in).Nack()
+	adaptertest.Next(t, in).Nack()
 	seen, held := make(map[string]bool), []*message.Message(nil)
 	for len(held) < n {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if seen[string(m.Payload)] {
 			t.Fatalf("message %s came twice un-acked", m.Payload)
 		}
@@ -149,11 +142,11 @@ func TestRegisteredConsumersMissNothingOfAnInterestStream(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		publish(t, b, topic, numbered(0, 5)...)
+		adaptertest.Publish(t, b, topic, adaptertest.Numbered("key", 0, 5)...)
 		for _, consumer := range []string{"early", "late"} {
-			_, in := subscribe(t, b, consumer, topic, 7)
+			_, in := adaptertest.Subscribe(t, b, consumer, topic, 7)
 			for i := range 5 {
-				m := next(t, in)
+				m := adaptertest.Next(t, in)
 				if want := strconv.Itoa(i); string(m.Payload) != want {
 					t.Errorf("consumer %s got message %s, want %s", consumer, m.Payload, want)
 				}
@@ -171,7 +164,7 @@ func TestSecondConsumerOfAWorkQueueIsRefused(t *testing.T) {
 		if err := b.Register(t.Context(), topic, "first", "second"); err == nil || !strings.Contains(err.Error(), "work queue") {
 			t.Errorf("Register of two consumers: error is %v, want one that says that it is a work queue", err)
 		}
-		subscribe(t, b, "first", topic, 1)
+		adaptertest.Subscribe(t, b, "first", topic, 1)
 		sub, err := b.Subscriber(brokers.Subscription{Consumer: "second", Topic: topic})
 		if err != nil {
 			t.Fatal(err)
@@ -187,8 +180,8 @@ func TestMsgIDDropsTheSecondOfOneID(t *testing.T) {
 	onServers(t, func(t *testing.T, _ natsBroker, open func(jetstream.Config) natsBroker) {
 		b := open(jetstream.Config{MsgID: func(_ string, m *message.Message) string { return m.UUID }})
 		topic := "dedup." + rand.Text()
-		publish(t, b, topic, numbered(0, 3)...)
-		publish(t, b, topic, numbered(0, 4)...) // as a relay does that crashed before it knew of the first
+		adaptertest.Publish(t, b, topic, adaptertest.Numbered("key", 0, 3)...)
+		adaptertest.Publish(t, b, topic, adaptertest.Numbered("key", 0, 4)...) // as a relay does that crashed before it knew of the first
 		if n := stored(t, b, topic); n != 4 {
 			t.Errorf("%d messages are stored, want 4: ids 0 to 2 were published twice", n)
 		}
@@ -204,7 +197,7 @@ func TestKilledServerLosesNothing(t *testing.T) {
 		URL: "nats://" + server.address, AckWait: time.Second, PublishTimeout: 2 * time.Second,
 		Options: []nats.Option{nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0)},
 	})
-	_, in := subscribe(t, b, "c", "killed", 16)
+	_, in := adaptertest.Subscribe(t, b, "c", "killed", 16)
 	pub, err := b.Publisher()
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +207,7 @@ func TestKilledServerLosesNothing(t *testing.T) {
 	defer wg.Wait()
 	wg.Go(func() {
 		for i := range n {
-			for pub.Publish("killed", numbered(i, i+1)...) != nil {
+			for pub.Publish("killed", adaptertest.Numbered("key", i, 1)...) != nil {
 				if t.Context().Err() != nil {
 					return
 				}

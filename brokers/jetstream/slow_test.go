@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 )
 
@@ -53,7 +54,7 @@ func (c *holedConn) Read(b []byte) (int, error) {
 // runs, and left what the dead one had held to come after AckWait, behind newer messages of the same keys.
 func TestSilentNetworkIsNoMember(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
-	publish(t, b, "orders", numbered(0, 10)...)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 10)...)
 	crash(t, b, jetstream.Config{}, "c", "orders", 5)
 	r, err := jetstream.New(jetstream.Config{Server: holed{b.Server()}, Logger: logTo(t)})
 	if err != nil {
@@ -64,10 +65,10 @@ func TestSilentNetworkIsNoMember(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	_, in := subscribe(t, r, "c", "orders", 10)
+	_, in := adaptertest.Subscribe(t, r, "c", "orders", 10)
 	for i := range 10 {
-		m := next(t, in)
-		if got, want := string(m.Payload), string(numbered(i, i+1)[0].Payload); got != want {
+		m := adaptertest.Next(t, in)
+		if got, want := string(m.Payload), string(adaptertest.Numbered("key", i, 1)[0].Payload); got != want {
 			t.Fatalf("message %d is %q, want %q", i, got, want)
 		}
 		m.Ack()

@@ -11,10 +11,22 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
-// subscribe prepares a subscription and takes over what dead members left.
-func (b *Broker) subscribe(ctx context.Context, want brokers.Subscription, topic string) (_ *subscription, err error) {
+// subscribe makes sure of the stream and the durable, which is I/O, and opens a subscription. It also ends, which is logged, when the
+// durable or the stream was deleted on the server. Acks that were given by its end reach the server; what was not settled is
+// given back. So its context has to last as long as anybody holds a delivery.
+func (b *Broker) subscribe(ctx context.Context, want brokers.Subscription, topic string) (adapter.Opened, error) {
+	n, err := b.open(ctx, want, topic)
+	if err != nil {
+		return adapter.Opened{}, err
+	}
+	return adapter.Opened{Out: n.out, Run: n.run, Abandon: n.abandon}, nil
+}
+
+// open prepares a subscription and takes over what dead members left.
+func (b *Broker) open(ctx context.Context, want brokers.Subscription, topic string) (_ *subscription, err error) {
 	stream, err := b.provision(ctx, topic)
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
 // A message has no callback for its ack. The oldest held delivery is looked at all the time, the others from time to
@@ -290,7 +291,7 @@ func (s *subscription) settle(h *hold) bool {
 	case <-h.msg.Acked():
 		s.ack(h)
 	case <-h.msg.Nacked():
-		s.send(h, h.reply, "", fmt.Sprintf(`-NAK {"delay": %d}`, s.config.nackDelay(h.delivery.Count).Nanoseconds()))
+		s.send(h, h.reply, "", fmt.Sprintf(`-NAK {"delay": %d}`, adapter.NackDelay(s.config.NackDelay, s.config.MaxNackDelay, h.delivery.Count).Nanoseconds()))
 		h.cancel()
 	default:
 		if !h.released.Load() {
@@ -321,7 +322,7 @@ func (s *subscription) giveBack(h *hold) {
 	if d := h.delay.Load(); d > 0 {
 		word = fmt.Sprintf(`-NAK {"delay": %d}`, d)
 	} else if h.released.Load() && h.delivery.Count > 1 {
-		word = fmt.Sprintf(`-NAK {"delay": %d}`, s.config.nackDelay(h.delivery.Count-1).Nanoseconds())
+		word = fmt.Sprintf(`-NAK {"delay": %d}`, adapter.NackDelay(s.config.NackDelay, s.config.MaxNackDelay, h.delivery.Count-1).Nanoseconds())
 	}
 	s.send(h, h.reply, "", word)
 	h.cancel()

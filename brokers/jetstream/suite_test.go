@@ -2,7 +2,6 @@ package jetstream_test
 
 import (
 	"log/slog"
-	neturl "net/url"
 	"testing"
 	"time"
 
@@ -36,13 +35,8 @@ func TestSuiteOnServer(t *testing.T) {
 	})
 	suite.Shared = true
 	suite.Behind = func(tb testing.TB) (brokers.Broker, brokertest.Server) {
-		u, err := neturl.Parse(url)
-		if err != nil {
-			tb.Fatal(err)
-		}
-		p := testserver.NewProxy(tb, u.Host)
-		u.Host = p.Addr()
-		b, err := jetstream.New(suiteConfig(tb, jetstream.Config{URL: u.String()}))
+		p, through := testserver.NewProxyOf(tb, url)
+		b, err := jetstream.New(suiteConfig(tb, jetstream.Config{URL: through}))
 		if err != nil {
 			tb.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
 )
@@ -35,9 +36,9 @@ func replica(tb testing.TB, b *embedded.Broker, config jetstream.Config) *jetstr
 func crash(tb testing.TB, b *embedded.Broker, config jetstream.Config, consumer, topic string, n int) {
 	tb.Helper()
 	r := replica(tb, b, config)
-	_, in := subscribe(tb, r, consumer, topic, n)
+	_, in := adaptertest.Subscribe(tb, r, consumer, topic, n)
 	for range n {
-		next(tb, in)
+		adaptertest.Next(tb, in)
 	}
 	r.Conn().Close()
 	for range in {
@@ -71,7 +72,7 @@ func TestReplicasThatStartTogetherAfterACrashShareWhatIsLeft(t *testing.T) {
 		t.Run(fmt.Sprintf("gap %v, window %d", tt.gap, tt.window), func(t *testing.T) {
 			b := newBroker(t, jetstream.Config{})
 			config := jetstream.Config{MaxAckPending: left}
-			publish(t, b, "orders", numbered(0, total)...)
+			adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, total)...)
 			crash(t, b, config, "c", "orders", left)
 
 			var (
@@ -151,10 +152,10 @@ func TestReplicasThatStartTogetherAfterACrashShareWhatIsLeft(t *testing.T) {
 // crash had left: two updates of the durable and 0.2 s for each consumer.
 func TestStartAfterACleanStopTakesNothingOver(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
-	publish(t, b, "orders", numbered(0, 8)...)
-	sub, in := subscribe(t, b, "c", "orders", 5)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 8)...)
+	sub, in := adaptertest.Subscribe(t, b, "c", "orders", 5)
 	for range 5 {
-		next(t, in)
+		adaptertest.Next(t, in)
 	}
 	if err := sub.Close(); err != nil {
 		t.Fatal(err)
@@ -170,9 +171,9 @@ func TestStartAfterACleanStopTakesNothingOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, in = subscribe(t, b, "c", "orders", 5)
+	_, in = adaptertest.Subscribe(t, b, "c", "orders", 5)
 	for i := range 8 {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if want := strconv.Itoa(i); string(m.Payload) != want {
 			t.Errorf("message %d is %s, want %s", i, m.Payload, want)
 		}
@@ -193,19 +194,19 @@ func TestStartAfterACleanStopTakesNothingOver(t *testing.T) {
 func TestCrashAmongCleanStopsKeepsTheOrder(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
 	config := jetstream.Config{MaxAckPending: 20}
-	publish(t, b, "orders", numbered(0, 12)...)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 12)...)
 	clean := replica(t, b, config)
-	sub, in := subscribe(t, clean, "c", "orders", 3)
+	sub, in := adaptertest.Subscribe(t, clean, "c", "orders", 3)
 	for range 3 {
-		next(t, in)
+		adaptertest.Next(t, in)
 	}
 	crash(t, b, config, "c", "orders", 4) // 3 to 6
 	if err := sub.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, in = subscribe(t, replica(t, b, config), "c", "orders", 20)
+	_, in = adaptertest.Subscribe(t, replica(t, b, config), "c", "orders", 20)
 	for i := range 12 {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if want := strconv.Itoa(i); string(m.Payload) != want {
 			t.Errorf("message %d is %s, want %s", i, m.Payload, want)
 		}
@@ -219,7 +220,7 @@ func TestAckWaitIsGivenBackAfterACrashInATakeover(t *testing.T) {
 	for _, left := range []int{0, 3} {
 		t.Run(strconv.Itoa(left)+" left", func(t *testing.T) {
 			b := newBroker(t, jetstream.Config{})
-			publish(t, b, "orders", numbered(0, 5)...)
+			adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 5)...)
 			crash(t, b, jetstream.Config{}, "c", "orders", 5)
 			js := admin(t, b)
 			c, err := js.Consumer(t.Context(), "orders", "c")
@@ -227,9 +228,9 @@ func TestAckWaitIsGivenBackAfterACrashInATakeover(t *testing.T) {
 				t.Fatal(err)
 			}
 			acking := replica(t, b, jetstream.Config{})
-			sub, in := subscribe(t, acking, "c", "orders", 5)
+			sub, in := adaptertest.Subscribe(t, acking, "c", "orders", 5)
 			for range 5 - left {
-				next(t, in).Ack()
+				adaptertest.Next(t, in).Ack()
 			}
 			if err := sub.Close(); err != nil {
 				t.Fatal(err)
@@ -239,12 +240,12 @@ func TestAckWaitIsGivenBackAfterACrashInATakeover(t *testing.T) {
 			if _, err := js.UpdateConsumer(t.Context(), "orders", config); err != nil {
 				t.Fatal(err)
 			}
-			_, in = subscribe(t, b, "c", "orders", 5)
+			_, in = adaptertest.Subscribe(t, b, "c", "orders", 5)
 			if got := ackWait(t, b, "orders", "c"); got != jetstream.DefaultAckWait {
 				t.Errorf("the durable's AckWait is %v, want %v", got, jetstream.DefaultAckWait)
 			}
 			for i := 5 - left; i < 5; i++ {
-				m := next(t, in)
+				m := adaptertest.Next(t, in)
 				if want := strconv.Itoa(i); string(m.Payload) != want {
 					t.Errorf("received %s, want %s", m.Payload, want)
 				}
@@ -258,15 +259,15 @@ func TestAckWaitIsGivenBackAfterACrashInATakeover(t *testing.T) {
 func TestCheckOnlyWaitsForCrashedMembersDeliveries(t *testing.T) {
 	const patience = 500 * time.Millisecond
 	b := newBroker(t, jetstream.Config{})
-	publish(t, b, "orders", numbered(0, 5)...)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 5)...)
 	crash(t, b, jetstream.Config{AckWait: patience, MaxAckPending: 10}, "c", "orders", 3)
 	updates, err := b.Conn().SubscribeSync("$JS.API.CONSUMER.CREATE.>")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, in := subscribe(t, replica(t, b, jetstream.Config{CheckOnly: true}), "c", "orders", 10)
+	_, in := adaptertest.Subscribe(t, replica(t, b, jetstream.Config{CheckOnly: true}), "c", "orders", 10)
 	for i := range 5 {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if want := strconv.Itoa(i); string(m.Payload) != want {
 			t.Errorf("message %d is %s, want %s", i, m.Payload, want)
 		}
@@ -281,7 +282,7 @@ func TestCheckOnlyWaitsForCrashedMembersDeliveries(t *testing.T) {
 // ever.
 func TestStartDoesNotWaitForEverForAnotherStart(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
-	publish(t, b, "orders", numbered(0, 2)...)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 2)...)
 	config := jetstream.Config{MaxAckPending: 10}
 	crash(t, b, config, "c", "orders", 1)
 	js := admin(t, b)
@@ -313,11 +314,11 @@ func TestStartDoesNotWaitForEverForAnotherStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	_, in := subscribe(t, replica(t, b, config), "c", "orders", 10)
+	_, in := adaptertest.Subscribe(t, replica(t, b, config), "c", "orders", 10)
 	if took := time.Since(began); took < time.Second || took > wait/2 {
 		t.Errorf("the start took %v, want about 3s", took)
 	}
-	next(t, in)
+	adaptertest.Next(t, in)
 	if got := ackWait(t, b, "orders", "c"); got != jetstream.DefaultAckWait {
 		t.Errorf("the durable's AckWait is %v, want %v", got, jetstream.DefaultAckWait)
 	}
@@ -331,11 +332,11 @@ func TestStartDoesNotWaitForEverForAnotherStart(t *testing.T) {
 func TestMemberThatDoesNotLeadGivesBackWhatItFetched(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
 	config := jetstream.Config{MaxAckPending: 20}
-	publish(t, b, "orders", numbered(0, 7)...)
+	adaptertest.Publish(t, b, "orders", adaptertest.Numbered("key", 0, 7)...)
 	clean := replica(t, b, config)
-	sub, in := subscribe(t, clean, "c", "orders", 3)
+	sub, in := adaptertest.Subscribe(t, clean, "c", "orders", 3)
 	for range 3 {
-		next(t, in)
+		adaptertest.Next(t, in)
 	}
 	crash(t, b, config, "c", "orders", 4)
 	if err := sub.Close(); err != nil {
@@ -361,11 +362,11 @@ func TestMemberThatDoesNotLeadGivesBackWhatItFetched(t *testing.T) {
 			}
 		}
 	})
-	_, in = subscribe(t, replica(t, b, config), "c", "orders", 20)
+	_, in = adaptertest.Subscribe(t, replica(t, b, config), "c", "orders", 20)
 	close(stop)
 	wg.Wait()
 	for i := range 3 {
-		m := next(t, in) // AckWait is longer than next waits
+		m := adaptertest.Next(t, in) // AckWait is longer than next waits
 		if want := strconv.Itoa(i); string(m.Payload) != want {
 			t.Errorf("message %d is %s, want %s", i, m.Payload, want)
 		}

@@ -5,11 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/brokers/jetstream/embedded"
 	"github.com/headrace-go/headrace/internal/leak"
@@ -18,9 +17,10 @@ import (
 
 func TestMain(m *testing.M) { leak.VerifyTestMain(m) }
 
-// Watermill's own suite. With one un-acked delivery JetStream keeps the order that the suite calls guaranteed; with a
-// window, which the suite knows nothing of, it delivers ahead of the acks.
-func TestUniversal(t *testing.T) {
+func TestUniversal(t *testing.T) { universal(t, adaptertest.Universal) }
+
+// universal runs Watermill's own suite.
+func universal(t *testing.T, suite adaptertest.Suite) {
 	for _, tt := range []struct {
 		name   string
 		window int
@@ -41,32 +41,10 @@ func TestUniversal(t *testing.T) {
 			} else {
 				b = newBroker(t, config)
 			}
-			group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
-				pub, err := b.Publisher()
-				if err != nil {
-					t.Fatal(err)
-				}
-				sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: tt.window})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return pub, sub
-			}
-			features := tests.Features{
-				ConsumerGroups:                      true,
-				GuaranteedOrder:                     tt.window == 1,
+			suite(t, b, tt.window, tests.Features{
 				GuaranteedOrderWithSingleSubscriber: true,
-				Persistent:                          true,
-			}
-			tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
-				return group(t, "universal")
-			}, group)
-			t.Run("a new group receives old messages", func(t *testing.T) {
-				features.NewSubscriberReceivesOldMessages = true
-				tests.TestNewSubscriberReceivesOldMessages(t, tests.TestContext{TestID: tests.NewTestID(), Features: features},
-					func(t *testing.T) (message.Publisher, message.Subscriber) {
-						return group(t, watermill.NewUUID())
-					})
+				GuaranteedOrder:                     tt.window == 1,
+				NewSubscriberReceivesOldMessages:    true,
 			})
 		})
 	}
@@ -79,13 +57,5 @@ func newBroker(tb testing.TB, config jetstream.Config) *embedded.Broker {
 		config.Logger = slog.New(slog.NewTextHandler(tb.Output(), nil))
 	}
 	b, err := embedded.New(embedded.Config{Dir: tb.TempDir(), Logger: config.Logger}, config)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			tb.Errorf("Close: %v", err)
-		}
-	})
-	return b
+	return adaptertest.Opened(tb, b, err)
 }

@@ -12,18 +12,9 @@ import (
 	"github.com/headrace-go/headrace/event"
 )
 
-func TestKeysAreThoseOfEvent(t *testing.T) {
+func TestContentTypeIsThatOfEvent(t *testing.T) {
 	if contentType != event.MetaContentType {
 		t.Errorf("contentType is %q, want %q", contentType, event.MetaContentType)
-	}
-	m := message.NewMessage("", nil)
-	m.Metadata[event.MetaSubject] = "subject"
-	if got := keyOf(m); got != "subject" {
-		t.Errorf("the key of a message with a subject is %q", got)
-	}
-	m.Metadata[event.MetaPartitionKey] = "key"
-	if got := keyOf(m); got != "key" {
-		t.Errorf("the key of a message with a partition key is %q", got)
 	}
 }
 

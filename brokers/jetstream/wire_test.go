@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/jetstream"
 	"github.com/headrace-go/headrace/event"
 )
@@ -51,7 +52,7 @@ func TestHeadersOnTheWire(t *testing.T) {
 			},
 		},
 	} {
-		publish(t, b, "wire", tt.m)
+		adaptertest.Publish(t, b, "wire", tt.m)
 		s, err := admin(t, b).Stream(t.Context(), "wire")
 		if err != nil {
 			t.Fatal(err)
@@ -77,9 +78,9 @@ func TestHeadersOnTheWire(t *testing.T) {
 
 func TestForeignHeaders(t *testing.T) {
 	b := newBroker(t, jetstream.Config{})
-	publish(t, b, "foreign", message.NewMessage("", nil))
-	_, in := subscribe(t, b, "c", "foreign", 1)
-	next(t, in).Ack()
+	adaptertest.Publish(t, b, "foreign", message.NewMessage("", nil))
+	_, in := adaptertest.Subscribe(t, b, "c", "foreign", 1)
+	adaptertest.Next(t, in).Ack()
 	for _, tt := range []struct {
 		name      string
 		header    nats.Header
@@ -109,7 +110,7 @@ func TestForeignHeaders(t *testing.T) {
 		if _, err := b.Conn().RequestMsg(&nats.Msg{Subject: "foreign", Header: tt.header, Data: tt.data}, wait); err != nil {
 			t.Fatal(err)
 		}
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		d := brokers.DeliveryOf(m.Context())
 		if m.UUID != tt.uuid || !maps.Equal(m.Metadata, tt.want) || string(m.Payload) != string(tt.data) {
 			t.Errorf("%s: received %q %q %q, want %q %q %q", tt.name, m.UUID, m.Metadata, m.Payload, tt.uuid, tt.want, tt.data)

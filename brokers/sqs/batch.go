@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 )
 
 // maxCalls bounds the batches that one operation has under way at once.
@@ -55,6 +56,18 @@ func (a *answers) set(id *string, err error) {
 	if i, bad := strconv.Atoi(aws.ToString(id)); bad == nil && i >= 0 && i < len(a.errors) {
 		a.errors[i] = err
 	}
+}
+
+// answered is what the answer of SQS to a batch of n says of each entry; id gives the id of a success.
+func answered[S any](n int, successful []S, id func(S) *string, failed []types.BatchResultErrorEntry) []error {
+	a := newAnswers(n)
+	for _, s := range successful {
+		a.success(id(s))
+	}
+	for _, f := range failed {
+		a.failure(f.Id, f.Code, f.Message, f.SenderFault)
+	}
+	return a.errors
 }
 
 // entryID is the id of an entry within its batch.

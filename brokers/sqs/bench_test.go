@@ -10,6 +10,7 @@ import (
 	sdk "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/sqs"
 )
 
@@ -54,11 +55,11 @@ func BenchmarkConsume(b *testing.B) {
 		for i := range messages {
 			messages[i] = keyed(i)
 		}
-		publishAll(b, broker, topic, messages...)
+		adaptertest.Publish(b, broker, topic, messages...)
 	}
 	b.Run("adapter", func(b *testing.B) {
 		broker, topic := open(b, sqs.Config{Visibility: 0}), rand.Text()
-		_, in := subscribe(b, broker, topic, 256)
+		_, in := adaptertest.Subscribe(b, broker, "c", topic, 256)
 		b.ReportAllocs()
 		n := 0
 		for b.Loop() {

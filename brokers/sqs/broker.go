@@ -3,7 +3,6 @@ package sqs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -19,7 +18,8 @@ var ErrClosed = adapter.ErrClosed
 type Broker struct {
 	config Config
 
-	subs adapter.Members[*subscriber]
+	subs adapter.Subscribers
+	pubs adapter.Publishers
 
 	mu    sync.Mutex
 	known map[string]string // a queue's URL by its name, a topic's ARN by the topic; one for each that the program uses
@@ -36,7 +36,10 @@ func New(config Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{config: config, known: make(map[string]string)}, nil
+	// A call lasts for as long as the application's client tries.
+	b := &Broker{config: config, known: make(map[string]string), pubs: adapter.Publishers{System: "sqs", Unbounded: true}}
+	b.subs = adapter.Subscribers{System: "sqs", Window: config.Window, Open: b.subscribe}
+	return b, nil
 }
 
 // Capabilities tells what the broker can do.
@@ -65,29 +68,14 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 
 // Subscriber returns a subscriber for s. An empty s.Topic allows it to subscribe to any topic. It does no I/O.
 func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) {
-	switch {
-	case s.Consumer == "":
-		return nil, errors.New("sqs: Subscription.Consumer is empty")
-	case s.Window < 0:
-		return nil, fmt.Errorf("sqs: Subscription.Window of consumer %q is %d: want at least 0", s.Consumer, s.Window)
-	case s.Window == 0:
-		s.Window = b.config.Window
-	}
-	sub := &subscriber{broker: b, subscription: s}
-	if err := b.subs.Add(sub); err != nil {
-		return nil, fmt.Errorf("sqs: subscriber of consumer %q: broker: %w", s.Consumer, err)
-	}
-	return sub, nil
+	return b.subs.New(s)
 }
 
 // Publisher returns a publisher. Its Publish checks all messages before it sends any, and returns when each is stored; the
 // context of the first bounds the wait. After an error a part of a call may be stored, of each key its beginning;
 // publish the whole call again.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	if b.subs.Closed() {
-		return nil, fmt.Errorf("sqs: publisher: broker: %w", ErrClosed)
-	}
-	return &publisher{broker: b}, nil
+	return b.pubs.New(b.publish, nil)
 }
 
 // Register makes the queues of a topic's consumers, so that nothing is lost that is published before they subscribe. With
@@ -101,9 +89,10 @@ func (b *Broker) Register(ctx context.Context, topic string, consumers ...string
 	return nil
 }
 
-// Close ends all subscriptions, at once, and waits for them. The client stays open. It is idempotent.
+// Close ends all subscriptions, at once, and waits for them. Calls of Publish that run go on; further ones fail. The client stays
+// open. It is idempotent.
 func (b *Broker) Close() error {
-	return b.subs.Close()
+	return errors.Join(b.subs.Close(), b.pubs.Close())
 }
 
 func (b *Broker) lookUp(name string) (where string, ok bool) {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
 // AnyRedrivePolicy as Config.MinReceives accepts whatever redrive policy a queue has.
@@ -145,7 +147,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.QueueName = func(topic, consumer string) string { return queueName(topic, consumer, c.FIFO) }
 	}
 	if c.Key == nil {
-		c.Key = eventKey
+		c.Key = adapter.Key
 	}
 	return c, c.check()
 }
@@ -193,15 +195,6 @@ func (c *Config) check() error {
 		return errors.New("sqs: Config.SNS.TopicARN is nil: with CheckOnly the topics' ARNs have to be given")
 	}
 	return nil
-}
-
-// nackDelay is the delay after count deliveries.
-func (c *Config) nackDelay(count int) time.Duration {
-	delay := c.NackDelay
-	for ; count > 1 && delay < c.MaxNackDelay; count-- {
-		delay *= 2
-	}
-	return min(delay, c.MaxNackDelay)
 }
 
 // seconds is d as SQS takes it, rounded up.

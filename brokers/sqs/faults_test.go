@@ -18,116 +18,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/sqs"
 )
 
 const wait = 20 * time.Second
-
-// publish publishes n messages of one key, whose payloads are numbers.
-func publish(t testing.TB, b *sqs.Broker, topic, key string, n int) {
-	t.Helper()
-	messages := make([]*message.Message, n)
-	for i := range messages {
-		messages[i] = message.NewMessage(key+strconv.Itoa(i), []byte(strconv.Itoa(i)))
-		messages[i].Metadata["ce_partitionkey"] = key
-	}
-	publishAll(t, b, topic, messages...)
-}
-
-func publishAll(t testing.TB, b *sqs.Broker, topic string, messages ...*message.Message) {
-	t.Helper()
-	pub, err := b.Publisher()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := pub.Publish(topic, messages...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func subscribe(t testing.TB, b *sqs.Broker, topic string, window int) (message.Subscriber, <-chan *message.Message) {
-	t.Helper()
-	sub, err := b.Subscriber(brokers.Subscription{Consumer: "c", Topic: topic, Window: window})
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := sub.Subscribe(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sub, in
-}
-
-func next(t testing.TB, in <-chan *message.Message) *message.Message {
-	t.Helper()
-	select {
-	case m, open := <-in:
-		if !open {
-			t.Fatal("the channel is closed, want a message")
-		}
-		return m
-	case <-time.After(wait):
-		t.Fatalf("no message in %v", wait)
-	}
-	return nil
-}
-
-func take(t testing.TB, in <-chan *message.Message, n int) []*message.Message {
-	t.Helper()
-	got := make([]*message.Message, n)
-	for i := range got {
-		got[i] = next(t, in)
-	}
-	return got
-}
-
-// payloads acks the next n messages and returns their payloads.
-func payloads(t testing.TB, in <-chan *message.Message, n int) (got []string) {
-	t.Helper()
-	for range n {
-		m := next(t, in)
-		got = append(got, string(m.Payload))
-		m.Ack()
-	}
-	return got
-}
-
-func quiet(t testing.TB, in <-chan *message.Message, d time.Duration) {
-	t.Helper()
-	select {
-	case m := <-in:
-		t.Fatalf("message %s came, delivery %d, want none", m.Payload, brokers.DeliveryOf(m.Context()).Count)
-	case <-time.After(d):
-	}
-}
-
-func ends(t testing.TB, m *message.Message) {
-	t.Helper()
-	select {
-	case <-m.Context().Done():
-	case <-time.After(wait):
-		t.Fatalf("the context of message %s has not ended in %v", m.Payload, wait)
-	}
-}
-
-// eventually waits until ok, and fails with what it says otherwise.
-func eventually(t testing.TB, ok func() (bool, string)) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(wait)
-	for {
-		done, state := ok()
-		if done {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("after %v: %s", wait, state)
-		}
-	}
-}
 
 // left is how many messages a topic's queue has, in flight or not.
 func left(t testing.TB, c *sdk.Client, topic string, fifo bool) int {
@@ -155,7 +50,7 @@ func TestFailedEntriesOfADeleteAreRepeatedWhileTheirMessagesStayHidden(t *testin
 	var line tap
 	c := client(t, line.through)
 	b, topic := open(t, sqs.Config{Client: c}), rand.Text()
-	publish(t, b, topic, "k", 4)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 4)...)
 	var deletes counter
 	over := time.Now().Add(5 * time.Second) // twice the visibility, and more
 	line.set(func(action string, request map[string]any, forward func() (*http.Response, error)) (*http.Response, error) {
@@ -165,15 +60,15 @@ func TestFailedEntriesOfADeleteAreRepeatedWhileTheirMessagesStayHidden(t *testin
 		}
 		return forward()
 	})
-	_, in := subscribe(t, b, topic, 3)
-	for _, m := range take(t, in, 3) {
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 3)
+	for _, m := range adaptertest.Take(t, in, 3) {
 		m.Ack()
 	}
 	// One of the three, at least, has not been deleted: the fourth comes, for there are others' places, and no other.
-	got := next(t, in)
-	quiet(t, in, time.Until(over)+time.Second)
+	got := adaptertest.Next(t, in)
+	adaptertest.Quiet(t, in, time.Until(over)+time.Second)
 	got.Ack()
-	eventually(t, func() (bool, string) {
+	adaptertest.Eventually(t, func() (bool, string) {
 		n := left(t, c, topic, false)
 		return n == 0, fmt.Sprintf("%d messages are in the queue, want none", n)
 	})
@@ -185,9 +80,9 @@ func TestFailedEntriesOfADeleteAreRepeatedWhileTheirMessagesStayHidden(t *testin
 func TestAckThatIsNotTakenKeepsItsPlaceInTheWindow(t *testing.T) {
 	var line tap
 	b, topic := open(t, sqs.Config{Client: client(t, line.through)}), rand.Text()
-	publish(t, b, topic, "k", 2)
-	_, in := subscribe(t, b, topic, 1)
-	m := next(t, in)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 2)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	m := adaptertest.Next(t, in)
 	broken := make(chan struct{})
 	line.set(func(action string, request map[string]any, forward func() (*http.Response, error)) (*http.Response, error) {
 		select {
@@ -200,9 +95,9 @@ func TestAckThatIsNotTakenKeepsItsPlaceInTheWindow(t *testing.T) {
 		return forward()
 	})
 	m.Ack()
-	quiet(t, in, time.Second)
+	adaptertest.Quiet(t, in, time.Second)
 	close(broken)
-	next(t, in).Ack()
+	adaptertest.Next(t, in).Ack()
 }
 
 // Each heartbeat is a call that costs: ten deliveries go with one.
@@ -216,9 +111,9 @@ func TestHeartbeatsGoInBatches(t *testing.T) {
 		}
 		return forward()
 	})
-	publish(t, b, topic, "k", 25)
-	_, in := subscribe(t, b, topic, 25)
-	take(t, in, 25)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 25)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 25)
+	adaptertest.Take(t, in, 25)
 	for beats, limit := 0, time.After(wait); ; {
 		select {
 		case n := <-sizes:
@@ -243,9 +138,9 @@ func TestLostDeliveryEndsItsContextAndSettlesNothing(t *testing.T) {
 				var line tap
 				c := client(t)
 				b, topic := open(t, sqs.Config{Client: client(t, line.through), FIFO: mode.fifo}), rand.Text()
-				publish(t, b, topic, "k", 1)
-				_, in := subscribe(t, b, topic, 1)
-				held := next(t, in)
+				adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 1)...)
+				_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+				held := adaptertest.Next(t, in)
 				cut := func(actions ...string) {
 					line.set(func(action string, _ map[string]any, forward func() (*http.Response, error)) (*http.Response, error) {
 						if slices.Contains(actions, action) {
@@ -257,7 +152,7 @@ func TestLostDeliveryEndsItsContextAndSettlesNothing(t *testing.T) {
 				cut("ChangeMessageVisibilityBatch", "ReceiveMessage") // else it could get the message again itself
 				url := queueURL(t, c, topic, mode.fifo)
 				var stolen []types.Message
-				eventually(t, func() (bool, string) {
+				adaptertest.Eventually(t, func() (bool, string) {
 					out, err := c.ReceiveMessage(t.Context(), &sdk.ReceiveMessageInput{QueueUrl: url, VisibilityTimeout: 60, WaitTimeSeconds: 1})
 					if err != nil {
 						t.Fatal(err)
@@ -270,12 +165,12 @@ func TestLostDeliveryEndsItsContextAndSettlesNothing(t *testing.T) {
 				} else {
 					cut("ChangeMessageVisibilityBatch")
 				}
-				ends(t, held)
+				adaptertest.Ends(t, held)
 				held.Ack()
 				next := make(chan struct{})
 				go func() { // the window has room again
 					defer close(next)
-					quiet(t, in, 500*time.Millisecond)
+					adaptertest.Quiet(t, in, 500*time.Millisecond)
 				}()
 				<-next
 				line.set(nil)
@@ -295,9 +190,9 @@ func TestDeliveryOfAMessageThatIsGoneEndsWithTheNextHeartbeat(t *testing.T) {
 	const visibility = 12 * time.Second // the heartbeat comes after 6 s to 8 s
 	c := client(t)
 	b, topic := open(t, sqs.Config{Client: c, Visibility: visibility}), rand.Text()
-	publish(t, b, topic, "k", 1)
-	_, in := subscribe(t, b, topic, 1)
-	m, limit := next(t, in), time.After(visibility-time.Second)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 1)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	m, limit := adaptertest.Next(t, in), time.After(visibility-time.Second)
 	if _, err := c.PurgeQueue(t.Context(), &sdk.PurgeQueueInput{QueueUrl: queueURL(t, c, topic, false)}); err != nil {
 		t.Fatal(err)
 	}
@@ -312,8 +207,8 @@ func TestDeliveryOfAMessageThatIsGoneEndsWithTheNextHeartbeat(t *testing.T) {
 func TestMessageThatIsReceivedAgainEndsTheEarlierDelivery(t *testing.T) {
 	var line tap
 	b, topic := open(t, sqs.Config{Client: client(t, line.through)}), rand.Text()
-	publish(t, b, topic, "k", 1)
-	_, in := subscribe(t, b, topic, 2)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 1)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 2)
 	line.set(func(action string, request map[string]any, forward func() (*http.Response, error)) (*http.Response, error) {
 		if action != "ChangeMessageVisibilityBatch" {
 			return forward()
@@ -324,15 +219,15 @@ func TestMessageThatIsReceivedAgainEndsTheEarlierDelivery(t *testing.T) {
 		}
 		return respond(map[string]any{"Successful": prolonged})
 	})
-	first := next(t, in)
-	again := next(t, in)
+	first := adaptertest.Next(t, in)
+	again := adaptertest.Next(t, in)
 	if first.Context().Err() == nil {
 		t.Error("the context of the earlier delivery goes on")
 	}
 	mustBe(t, "deliveries", brokers.DeliveryOf(again.Context()).Count, 2)
 	line.set(nil)
 	again.Ack()
-	eventually(t, func() (bool, string) {
+	adaptertest.Eventually(t, func() (bool, string) {
 		n := left(t, client(t), topic, false)
 		return n == 0, fmt.Sprintf("%d messages are in the queue, want none", n)
 	})
@@ -349,10 +244,10 @@ func TestGroupComesAgainInOrderAfterItsFirstIsGivenBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, topic := open(t, sqs.Config{FIFO: true}), rand.Text()
-			publish(t, b, topic, "k", 6)
-			_, in := subscribe(t, b, topic, 10)
-			held := take(t, in, 4)
-			publish(t, b, topic, "other", 1)
+			adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 6)...)
+			_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+			held := adaptertest.Take(t, in, 4)
+			adaptertest.Publish(t, b, topic, adaptertest.Numbered("other", 0, 1)...)
 			mustBe(t, "key", string(brokers.DeliveryOf(held[0].Context()).Key), "k")
 			held[0].Ack()
 			giveBack(held[1])
@@ -364,7 +259,7 @@ func TestGroupComesAgainInOrderAfterItsFirstIsGivenBack(t *testing.T) {
 			}
 			var got []string
 			for len(got) < 5 {
-				m := next(t, in)
+				m := adaptertest.Next(t, in)
 				if string(brokers.DeliveryOf(m.Context()).Key) == "k" {
 					got = append(got, string(m.Payload))
 				}
@@ -384,12 +279,12 @@ func TestGroupsKeepTheirOrderUnderNacks(t *testing.T) {
 	random := mrand(seed)
 	b, topic := open(t, sqs.Config{FIFO: true}), rand.Text()
 	for k := range keys {
-		publish(t, b, topic, "key"+strconv.Itoa(k), each)
+		adaptertest.Publish(t, b, topic, adaptertest.Numbered("key"+strconv.Itoa(k), 0, each)...)
 	}
-	_, in := subscribe(t, b, topic, 20)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 20)
 	got := map[string][]string{}
 	for n := 0; n < keys*each; {
-		m := next(t, in)
+		m := adaptertest.Next(t, in)
 		if m.Context().Err() != nil {
 			continue // recalled
 		}
@@ -412,7 +307,7 @@ func TestGroupsKeepTheirOrderUnderNacks(t *testing.T) {
 			}
 		}
 	}
-	quiet(t, in, 100*time.Millisecond)
+	adaptertest.Quiet(t, in, 100*time.Millisecond)
 }
 
 func mrand(seed string) *mathrand.Rand {
@@ -424,7 +319,7 @@ func mrand(seed string) *mathrand.Rand {
 func TestLostAnswerToAReceiveIsAskedForAgain(t *testing.T) {
 	var line tap
 	b, topic := open(t, sqs.Config{Client: client(t, line.through), FIFO: true, Visibility: time.Minute}), rand.Text()
-	publish(t, b, topic, "k", 3)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 3)...)
 	var lost counter
 	line.set(func(action string, _ map[string]any, forward func() (*http.Response, error)) (*http.Response, error) {
 		r, err := forward()
@@ -434,8 +329,8 @@ func TestLostAnswerToAReceiveIsAskedForAgain(t *testing.T) {
 		}
 		return r, err
 	})
-	_, in := subscribe(t, b, topic, 10)
-	if got, want := payloads(t, in, 3), []string{"0", "1", "2"}; !slices.Equal(got, want) {
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+	if got, want := adaptertest.Ack(t, in, 3), []string{"0", "1", "2"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -444,14 +339,14 @@ func TestLostAnswerToAReceiveIsAskedForAgain(t *testing.T) {
 func TestCloseLeavesNoReceiveBehindThatSwallowsMessages(t *testing.T) {
 	b, topic := open(t, sqs.Config{Visibility: time.Minute}), rand.Text()
 	for i := range 3 {
-		sub, in := subscribe(t, b, topic, 10)
-		quiet(t, in, 100*time.Millisecond) // the receive is under way
+		sub, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+		adaptertest.Quiet(t, in, 100*time.Millisecond) // the receive is under way
 		if err := sub.Close(); err != nil {
 			t.Fatal(err)
 		}
-		publishAll(t, b, topic, message.NewMessage("id", []byte(strconv.Itoa(i))))
-		sub, in = subscribe(t, b, topic, 10)
-		mustBe(t, "message", payloads(t, in, 1)[0], strconv.Itoa(i))
+		adaptertest.Publish(t, b, topic, message.NewMessage("id", []byte(strconv.Itoa(i))))
+		sub, in = adaptertest.Subscribe(t, b, "c", topic, 10)
+		mustBe(t, "message", adaptertest.Ack(t, in, 1)[0], strconv.Itoa(i))
 		if err := sub.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -462,18 +357,18 @@ func TestCloseLeavesNoReceiveBehindThatSwallowsMessages(t *testing.T) {
 func TestDeletedQueueIsMadeAgain(t *testing.T) {
 	c := client(t)
 	b, topic := open(t, sqs.Config{}), rand.Text()
-	_, in := subscribe(t, b, topic, 10)
-	publish(t, b, topic, "k", 1)
-	payloads(t, in, 1)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 1)...)
+	adaptertest.Ack(t, in, 1)
 	if _, err := c.DeleteQueue(t.Context(), &sdk.DeleteQueueInput{QueueUrl: queueURL(t, c, topic, false)}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() (bool, string) {
+	adaptertest.Eventually(t, func() (bool, string) {
 		_, err := c.GetQueueUrl(t.Context(), &sdk.GetQueueUrlInput{QueueName: aws.String(topic)})
 		return err == nil, fmt.Sprint(err)
 	})
-	publishAll(t, b, topic, message.NewMessage("id", []byte("after")))
-	mustBe(t, "message", payloads(t, in, 1)[0], "after")
+	adaptertest.Publish(t, b, topic, message.NewMessage("id", []byte("after")))
+	mustBe(t, "message", adaptertest.Ack(t, in, 1)[0], "after")
 }
 
 // A batch is taken in part. With two messages of a key in it, the second was stored and the first sent again behind it.
@@ -487,12 +382,12 @@ func TestFailedEntriesOfASendAreRepeatedInOrder(t *testing.T) {
 		}
 		return forward()
 	})
-	publish(t, b, topic, "k", 5)
-	_, in := subscribe(t, b, topic, 10)
-	if got, want := payloads(t, in, 5), []string{"0", "1", "2", "3", "4"}; !slices.Equal(got, want) {
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 5)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+	if got, want := adaptertest.Ack(t, in, 5), []string{"0", "1", "2", "3", "4"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	quiet(t, in, 100*time.Millisecond)
+	adaptertest.Quiet(t, in, 100*time.Millisecond)
 }
 
 func TestSendThatIsNotTakenIsAnErrorWithTheMessage(t *testing.T) {
@@ -536,25 +431,25 @@ func TestSendThatIsNotTakenIsAnErrorWithTheMessage(t *testing.T) {
 func TestSameMessagePublishedTwiceIsNotDropped(t *testing.T) {
 	topic := rand.Text()
 	b := open(t, sqs.Config{FIFO: true})
-	publish(t, b, topic, "k", 1)
-	publish(t, b, topic, "k", 1)
-	_, in := subscribe(t, b, topic, 1)
-	payloads(t, in, 2)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 1)...)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 1)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	adaptertest.Ack(t, in, 2)
 
 	chosen := open(t, sqs.Config{FIFO: true, DeduplicationID: func(_ string, m *message.Message) string {
 		return m.UUID + strings.Repeat(" too long ", 20) // no id of SQS: it is hashed
 	}})
-	publish(t, chosen, topic, "k", 1)
-	publish(t, chosen, topic, "k", 1)
-	payloads(t, in, 1)
-	quiet(t, in, 200*time.Millisecond)
+	adaptertest.Publish(t, chosen, topic, adaptertest.Numbered("k", 0, 1)...)
+	adaptertest.Publish(t, chosen, topic, adaptertest.Numbered("k", 0, 1)...)
+	adaptertest.Ack(t, in, 1)
+	adaptertest.Quiet(t, in, 200*time.Millisecond)
 }
 
 func TestDelayHidesTheMessageAndHoldsUpNoOther(t *testing.T) {
 	b, topic := open(t, sqs.Config{}), rand.Text()
-	publish(t, b, topic, "k", 3)
-	_, in := subscribe(t, b, topic, 1)
-	m := next(t, in)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 3)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	m := adaptertest.Next(t, in)
 	d := brokers.DeliveryOf(m.Context())
 	if d.Delay(12 * time.Hour) {
 		t.Error("Delay(12 h) is true: SQS hides no message for so long after it was received")
@@ -566,11 +461,11 @@ func TestDelayHidesTheMessageAndHoldsUpNoOther(t *testing.T) {
 	if !d.Delay(1500 * time.Millisecond) {
 		t.Fatal("Delay(1.5 s) is false")
 	}
-	others := payloads(t, in, 2)
+	others := adaptertest.Ack(t, in, 2)
 	if slices.Contains(others, string(m.Payload)) {
 		t.Errorf("%s was delayed, and came with the others, %v", m.Payload, others)
 	}
-	again := next(t, in)
+	again := adaptertest.Next(t, in)
 	if early := 1500*time.Millisecond - time.Since(began); early > 0 {
 		t.Errorf("the message came %v too early", early)
 	}
@@ -579,9 +474,9 @@ func TestDelayHidesTheMessageAndHoldsUpNoOther(t *testing.T) {
 	again.Ack()
 
 	fifo := open(t, sqs.Config{FIFO: true})
-	publish(t, fifo, topic, "k", 1)
-	_, in = subscribe(t, fifo, topic, 1)
-	if brokers.DeliveryOf(next(t, in).Context()).Delay != nil {
+	adaptertest.Publish(t, fifo, topic, adaptertest.Numbered("k", 0, 1)...)
+	_, in = adaptertest.Subscribe(t, fifo, "c", topic, 1)
+	if brokers.DeliveryOf(adaptertest.Next(t, in).Context()).Delay != nil {
 		t.Error("a delivery of a FIFO queue has a Delay: it would hold up its group")
 	}
 }
@@ -615,8 +510,8 @@ func TestRedrivePolicyThatAllowsFewReceivesIsRefused(t *testing.T) {
 		}
 	}
 	for _, allowed := range []int{3, sqs.AnyRedrivePolicy} {
-		_, in := subscribe(t, open(t, sqs.Config{MinReceives: allowed}), topic, 1)
-		quiet(t, in, time.Millisecond)
+		_, in := adaptertest.Subscribe(t, open(t, sqs.Config{MinReceives: allowed}), "c", topic, 1)
+		adaptertest.Quiet(t, in, time.Millisecond)
 	}
 }
 
@@ -658,9 +553,9 @@ func TestTooLargeMessageIsNamedBeforeAnythingIsSent(t *testing.T) {
 	for i := range messages {
 		messages[i] = message.NewMessage(strconv.Itoa(i), []byte(fits))
 	}
-	publishAll(t, b, topic, messages...)
-	_, in := subscribe(t, b, topic, 5)
-	for _, m := range take(t, in, 5) {
+	adaptertest.Publish(t, b, topic, messages...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 5)
+	for _, m := range adaptertest.Take(t, in, 5) {
 		mustBe(t, "bytes", len(m.Payload), len(fits))
 		m.Ack()
 	}
@@ -676,7 +571,7 @@ func TestMetadataBeyondTheTenAttributesArrives(t *testing.T) {
 	}
 	sent.Metadata.Set("ce_type", "order.placed")
 	sent.Metadata.Set("large", strings.Repeat("a\x01", 32<<10))
-	publishAll(t, b, topic, sent)
+	adaptertest.Publish(t, b, topic, sent)
 	out, err := c.ReceiveMessage(t.Context(), &sdk.ReceiveMessageInput{
 		QueueUrl: queueURL(t, c, topic, false), MessageAttributeNames: []string{"All"}, WaitTimeSeconds: 5,
 	})
@@ -691,8 +586,8 @@ func TestMetadataBeyondTheTenAttributesArrives(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	_, in := subscribe(t, b, topic, 1)
-	m := next(t, in)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	m := adaptertest.Next(t, in)
 	if !m.Equals(sent) {
 		t.Errorf("received %.200q, want %.200q", m.Metadata, sent.Metadata)
 	}
@@ -703,7 +598,7 @@ func TestMetadataBeyondTheTenAttributesArrives(t *testing.T) {
 func TestFullReceivesCallMorePollers(t *testing.T) {
 	var line tap
 	b, topic := open(t, sqs.Config{Client: client(t, line.through), Pollers: 3}), rand.Text()
-	publish(t, b, topic, "k", 200)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 200)...)
 	meet := make(chan struct{})
 	var calls counter
 	line.set(func(action string, _ map[string]any, forward func() (*http.Response, error)) (*http.Response, error) {
@@ -723,8 +618,8 @@ func TestFullReceivesCallMorePollers(t *testing.T) {
 		}
 		return r, err
 	})
-	_, in := subscribe(t, b, topic, 200)
-	for _, m := range take(t, in, 200) {
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 200)
+	for _, m := range adaptertest.Take(t, in, 200) {
 		m.Ack()
 	}
 }

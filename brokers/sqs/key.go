@@ -9,23 +9,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// The keys of event.MetaPartitionKey and event.MetaSubject, written here so that an adapter depends on
-// the contract alone. A test compares them.
-const (
-	metaPartitionKey = "ce_partitionkey"
-	metaSubject      = "ce_subject"
-)
-
-func eventKey(m *message.Message) []byte {
-	if key := m.Metadata[metaPartitionKey]; key != "" {
-		return []byte(key)
-	}
-	if key := m.Metadata[metaSubject]; key != "" {
-		return []byte(key)
-	}
-	return nil
-}
-
 // A message group is the key where that can be one. Groups of our own making begin with one of these.
 const (
 	groupNone   = "headrace-none-"   // and a random text: no key, so a group of its own

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/sqs"
 	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/leak"
@@ -65,15 +65,7 @@ func open(tb testing.TB, config sqs.Config) *sqs.Broker {
 	config.WaitTime = time.Second
 	config.NackDelay, config.MaxNackDelay = time.Second, time.Second
 	b, err := sqs.New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			tb.Errorf("Close: %v", err)
-		}
-	})
-	return b
+	return adaptertest.Opened(tb, b, err)
 }
 
 // mode is one of the ways in which queues are used.
@@ -129,18 +121,12 @@ func TestSuite(t *testing.T) {
 // proxied returns a client whose connections can be cut.
 func proxied(tb testing.TB) (*testserver.Proxy, *sdk.Client) {
 	tb.Helper()
-	u, err := url.Parse(testserver.SQS(tb))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	p := testserver.NewProxy(tb, u.Host)
-	u.Host = p.Addr()
+	p, endpoint := testserver.NewProxyOf(tb, testserver.SQS(tb))
 	// The server names its queues by its own address: each connection goes to the proxy, whatever the address.
 	round := transport(tb)
 	round.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, p.Addr())
 	}
-	endpoint := u.String()
 	return p, sdk.New(sdk.Options{
 		BaseEndpoint: &endpoint, Region: "elasticmq", Credentials: credentials, HTTPClient: &http.Client{Transport: round},
 	})
@@ -176,9 +162,10 @@ func suite(t *testing.T, fifo bool, broker func(testing.TB) brokers.Broker, behi
 	})
 }
 
-// Watermill's own suite. With one un-acked delivery the order is what the suite calls guaranteed; with a window, which it
-// knows nothing of, deliveries run ahead of the acks.
-func TestUniversal(t *testing.T) {
+func TestUniversal(t *testing.T) { universal(t, adaptertest.Universal) }
+
+// universal runs Watermill's own suite. With one un-acked delivery and one key the order is what the suite calls guaranteed.
+func universal(t *testing.T, suite adaptertest.Suite) {
 	for _, tt := range []struct {
 		name   string
 		fifo   bool
@@ -186,29 +173,10 @@ func TestUniversal(t *testing.T) {
 	}{{"standard, window", false, 100}, {"fifo, one un-acked", true, 1}} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := open(t, sqs.Config{FIFO: tt.fifo, Key: func(*message.Message) []byte { return []byte("one key") }})
-			universal(t, b, tt.window, tests.Features{
+			suite(t, b, tt.window, tests.Features{
 				GuaranteedOrderWithSingleSubscriber: tt.fifo,
-				Persistent:                          true,
 				ForceShort:                          true, // its full size is minutes of ElasticMQ
 			})
 		})
 	}
-}
-
-func universal(t *testing.T, b brokers.Broker, window int, features tests.Features) {
-	group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
-		pub, err := b.Publisher()
-		if err != nil {
-			t.Fatal(err)
-		}
-		sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: window})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return pub, sub
-	}
-	name := watermill.NewUUID()
-	tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
-		return group(t, name)
-	}, group)
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,6 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 	"github.com/headrace-go/headrace/classify"
 )
 
@@ -24,11 +24,6 @@ const (
 	// The delays between tries while the service does not answer, or not well.
 	firstDelay, maxDelay = 50 * time.Millisecond, 2 * time.Second
 )
-
-type publisher struct {
-	broker *Broker
-	closed atomic.Bool
-}
 
 // outgoing is a message as it is sent.
 type outgoing struct {
@@ -44,42 +39,32 @@ type target interface {
 	send(ctx context.Context, batch []*outgoing) ([]error, error)
 }
 
-// Publish sends the messages. See [Broker.Publisher].
-func (p *publisher) Publish(topic string, messages ...*message.Message) error {
-	switch {
-	case topic == "":
-		return classify.Permanent(errors.New("sqs: publish: the topic is empty"))
-	case p.closed.Load():
-		return fmt.Errorf("sqs: publish to %s: publisher: %w", topic, ErrClosed)
-	case p.broker.subs.Closed():
-		return fmt.Errorf("sqs: publish to %s: broker: %w", topic, ErrClosed)
-	case len(messages) == 0:
-		return nil
+// publish is what [Broker.Publisher] describes.
+func (b *Broker) publish(topic string, messages []*message.Message) error {
+	if err := adapter.CheckCall("sqs", topic, messages); err != nil || len(messages) == 0 {
+		return err
 	}
 	all := make([]*outgoing, len(messages))
 	for i, m := range messages {
-		if m == nil {
-			return classify.Permanent(fmt.Errorf("sqs: publish to %s: message %d is nil", topic, i))
-		}
-		o, err := p.broker.outgoing(topic, m)
+		o, err := b.outgoing(topic, m)
 		if err != nil {
 			return classify.Permanent(fmt.Errorf("sqs: publish to %s: message %d: %w", topic, i, err))
 		}
 		all[i] = o
 	}
 	ctx := messages[0].Context()
-	to, known, err := p.broker.target(ctx, topic)
+	to, known, err := b.target(ctx, topic)
 	if err != nil {
 		return err
 	}
 	for _, wave := range waves(all) {
-		all := batches(wave, p.broker.config.MaxMessageBytes)
+		all := batches(wave, b.config.MaxMessageBytes)
 		err := atOnce(len(all), func(i int) error { return send(ctx, to, all[i]) })
 		if err == nil {
 			continue
 		}
 		if _, gone := errors.AsType[*types.NotFoundException](err); gone || isNoQueue(err) {
-			p.broker.gone(known) // the next call looks for it, or makes it
+			b.gone(known) // the next call looks for it, or makes it
 		}
 		return fmt.Errorf("sqs: publish %d messages from %q on to %s: %w", len(messages), messages[0].UUID, topic, err)
 	}
@@ -179,12 +164,6 @@ func send(ctx context.Context, to target, batch []*outgoing) error {
 	}
 }
 
-// Close makes later calls of Publish fail. It is idempotent.
-func (p *publisher) Close() error {
-	p.closed.Store(true)
-	return nil
-}
-
 // queueTarget sends to a queue.
 type queueTarget struct {
 	client *sqs.Client
@@ -207,14 +186,7 @@ func (t queueTarget) send(ctx context.Context, batch []*outgoing) ([]error, erro
 	if err != nil {
 		return nil, err
 	}
-	answer := newAnswers(len(batch))
-	for _, s := range out.Successful {
-		answer.success(s.Id)
-	}
-	for _, f := range out.Failed {
-		answer.failure(f.Id, f.Code, f.Message, f.SenderFault)
-	}
-	return answer.errors, nil
+	return answered(len(batch), out.Successful, func(e sqstypes.SendMessageBatchResultEntry) *string { return e.Id }, out.Failed), nil
 }
 
 // sleep waits for d, or for the end of ctx, whose error it returns.

@@ -34,7 +34,7 @@ func (s *subscription) settle(batch []*hold) {
 			acked = append(acked, e)
 			continue
 		case adapter.Nacked:
-			back = append(back, returned{e, s.config.nackDelay(e.count)})
+			back = append(back, returned{e, adapter.NackDelay(s.config.NackDelay, s.config.MaxNackDelay, e.count)})
 		case adapter.Released, adapter.Undecided:
 			back = append(back, returned{e, h.Delay()})
 			released = released || h.Delay() == 0
@@ -96,14 +96,7 @@ func (s *subscription) tryDelete(ctx context.Context, entries []*entry) (failed 
 		if err != nil {
 			return nil, err
 		}
-		answer := newAnswers(end - begin)
-		for _, done := range out.Successful {
-			answer.success(done.Id)
-		}
-		for _, f := range out.Failed {
-			answer.failure(f.Id, f.Code, f.Message, f.SenderFault)
-		}
-		return answer.errors, nil
+		return answered(end-begin, out.Successful, func(e types.DeleteMessageBatchResultEntry) *string { return e.Id }, out.Failed), nil
 	})
 	var late, later error
 	for i, err := range errs {
@@ -188,14 +181,7 @@ func (s *subscription) changeVisibility(ctx context.Context, entries []*entry, t
 		if err != nil {
 			return nil, err
 		}
-		answer := newAnswers(end - begin)
-		for _, done := range out.Successful {
-			answer.success(done.Id)
-		}
-		for _, f := range out.Failed {
-			answer.failure(f.Id, f.Code, f.Message, f.SenderFault)
-		}
-		return answer.errors, nil
+		return answered(end-begin, out.Successful, func(e types.ChangeMessageVisibilityBatchResultEntry) *string { return e.Id }, out.Failed), nil
 	})
 }
 

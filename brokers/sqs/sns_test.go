@@ -21,6 +21,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/sqs"
 )
 
@@ -182,7 +183,7 @@ func TestEachConsumerHasAQueueOfItsOwnWithSNS(t *testing.T) {
 	fake.mu.Lock()
 	fake.failures = 2 // each first entry, once
 	fake.mu.Unlock()
-	publish(t, b, topic, "k", 25)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("k", 0, 25)...)
 	for _, consumer := range []string{"billing", "shipping"} {
 		sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: 30})
 		if err != nil {
@@ -192,12 +193,12 @@ func TestEachConsumerHasAQueueOfItsOwnWithSNS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := payloads(t, in, 25)
+		got := adaptertest.Ack(t, in, 25)
 		slices.Sort(got)
 		if n := len(slices.Compact(got)); n != 25 {
 			t.Errorf("%s got %d of 25 messages", consumer, n)
 		}
-		quiet(t, in, 0)
+		adaptertest.Quiet(t, in, 0)
 	}
 	fake.mu.Lock()
 	defer fake.mu.Unlock()
@@ -232,8 +233,8 @@ func TestNotificationsOfOthersAreUnwrapped(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, topic := client(t), rand.Text()
 			sendRaw(t, c, topic, false, &sdk.SendMessageInput{MessageBody: &tt.body})
-			_, in := subscribe(t, open(t, sqs.Config{Envelope: tt.envelope}), topic, 1)
-			m := next(t, in)
+			_, in := adaptertest.Subscribe(t, open(t, sqs.Config{Envelope: tt.envelope}), "c", topic, 1)
+			m := adaptertest.Next(t, in)
 			mustBe(t, "payload", string(m.Payload), tt.payload)
 			if err := brokers.DeliveryOf(m.Context()).DecodeError; (err != nil) != tt.bad {
 				t.Errorf("DecodeError: %v, want one: %v", err, tt.bad)
@@ -254,7 +255,7 @@ func TestPayloadThatLooksLikeANotificationArrives(t *testing.T) {
 	b, topic := open(t, sqs.Config{}), rand.Text()
 	sent := message.NewMessage("id", []byte(`{"Type":"Notification","MessageId":"x","TopicArn":"t","Message":"hello"}`))
 	nameless := message.NewMessage("", slices.Clone(sent.Payload))
-	publishAll(t, b, topic, sent, nameless)
-	_, in := subscribe(t, b, topic, 1)
-	mustBe(t, "payloads", fmt.Sprint(payloads(t, in, 2)), fmt.Sprint([]string{string(sent.Payload), string(sent.Payload)}))
+	adaptertest.Publish(t, b, topic, sent, nameless)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	mustBe(t, "payloads", fmt.Sprint(adaptertest.Ack(t, in, 2)), fmt.Sprint([]string{string(sent.Payload), string(sent.Payload)}))
 }

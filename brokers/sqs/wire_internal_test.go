@@ -7,14 +7,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"pgregory.net/rapid"
 
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 	"github.com/headrace-go/headrace/event"
 )
-
-func TestKeysAreThoseOfEvents(t *testing.T) {
-	if metaPartitionKey != event.MetaPartitionKey || metaSubject != event.MetaSubject {
-		t.Errorf("keys %q and %q, want %q and %q", metaPartitionKey, metaSubject, event.MetaPartitionKey, event.MetaSubject)
-	}
-}
 
 // Whatever a message has in it arrives, in what SQS takes: ten attributes, each with a name, a value and text only.
 func TestEveryMessageSurvivesTheWire(t *testing.T) {
@@ -157,17 +152,17 @@ func TestEveryKeySurvivesItsGroup(t *testing.T) {
 			t.Errorf("the group of key %.20q is %q: SQS does not take it, or it is another each time", key, group)
 		}
 		m := message.NewMessage("", nil)
-		m.Metadata[metaPartitionKey] = key
-		got := keyOf(group, m, func(m *message.Message) []byte { return []byte(m.Metadata[metaPartitionKey]) })
+		m.Metadata[event.MetaPartitionKey] = key
+		got := keyOf(group, m, func(m *message.Message) []byte { return []byte(m.Metadata[event.MetaPartitionKey]) })
 		if string(got) != key || got == nil {
 			t.Errorf("the key of group %q is %.20q, want %.20q", group, got, key)
 		}
 	}
 	one, other := groupOf(nil), groupOf(nil)
-	if one == other || keyOf(one, message.NewMessage("", nil), eventKey) != nil {
+	if one == other || keyOf(one, message.NewMessage("", nil), adapter.Key) != nil {
 		t.Errorf("two messages without a key have the groups %q and %q, want two, and no key", one, other)
 	}
-	if got := keyOf("theirs", message.NewMessage("", nil), eventKey); string(got) != "theirs" {
+	if got := keyOf("theirs", message.NewMessage("", nil), adapter.Key); string(got) != "theirs" {
 		t.Errorf("the key of another program's group is %q, want the group", got)
 	}
 }

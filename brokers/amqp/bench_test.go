@@ -13,6 +13,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/headrace-go/headrace/brokers/amqp"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
 
@@ -23,11 +24,11 @@ func benchTopic(b *testing.B, n int) (*amqp.Broker, string) {
 	if err := broker.Register(b.Context(), topic, "c"); err != nil {
 		b.Fatal(err)
 	}
-	messages := numbered(0, n)
+	messages := adaptertest.Numbered("", 0, n)
 	for _, m := range messages {
 		m.Payload = make([]byte, 200)
 	}
-	publish(b, broker, topic, messages...)
+	adaptertest.Publish(b, broker, topic, messages...)
 	return broker, topic
 }
 
@@ -39,7 +40,7 @@ func BenchmarkConsume(b *testing.B) {
 		broker, topic := benchTopic(b, b.N)
 		b.ReportAllocs()
 		b.ResetTimer()
-		_, in := subscribe(b, broker, "c", topic, benchWindow)
+		_, in := adaptertest.Subscribe(b, broker, "c", topic, benchWindow)
 		for range b.N {
 			(<-in).Ack()
 		}
@@ -94,7 +95,7 @@ func BenchmarkHandler5ms(b *testing.B) {
 		broker, topic := benchTopic(b, b.N)
 		b.ReportAllocs()
 		b.ResetTimer()
-		_, in := subscribe(b, broker, "c", topic, benchWindow)
+		_, in := adaptertest.Subscribe(b, broker, "c", topic, benchWindow)
 		handle(b, in)
 	})
 	b.Run("watermill-amqp", func(b *testing.B) {
@@ -141,8 +142,8 @@ func BenchmarkPublish(b *testing.B) {
 	for _, batch := range []int{1, 100} {
 		b.Run("batch "+strconv.Itoa(batch), func(b *testing.B) {
 			broker, topic := benchTopic(b, 1)
-			pub := publisher(b, broker)
-			messages := numbered(0, batch)
+			pub := adaptertest.Publisher(b, broker)
+			messages := adaptertest.Numbered("", 0, batch)
 			for _, m := range messages {
 				m.Payload = make([]byte, 200)
 			}
@@ -157,7 +158,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 	b.Run("8 callers", func(b *testing.B) {
 		broker, topic := benchTopic(b, 1)
-		pub := publisher(b, broker)
+		pub := adaptertest.Publisher(b, broker)
 		b.ReportAllocs()
 		b.SetParallelism(4) // times GOMAXPROCS
 		b.RunParallel(func(pb *testing.PB) {

@@ -2,7 +2,6 @@ package amqp
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -22,8 +21,8 @@ type Broker struct {
 	internal              *sender       // of handed over and delayed messages
 	registering           chan struct{} // capacity 1
 
-	subs adapter.Members[*subscriber]
-	pubs adapter.Members[*publisher]
+	subs adapter.Subscribers
+	pubs adapter.Publishers
 
 	mu     sync.Mutex
 	topics map[string]bool            // exchanges that were made or checked; as many as the application has
@@ -45,10 +44,12 @@ func New(config Config) (*Broker, error) {
 	}
 	b := &Broker{
 		config:      config,
+		pubs:        adapter.Publishers{System: "amqp"},
 		registering: make(chan struct{}, 1),
 		topics:      make(map[string]bool),
 		reads:       make(map[*subscription]struct{}),
 	}
+	b.subs = adapter.Subscribers{System: "amqp", Window: config.Window, MaxWindow: maxWindow, Open: b.subscribe}
 	b.consuming, b.publishing = newLink(&b.config, "consumer"), newLink(&b.config, "publisher")
 	b.internal = newSender(b.publishing)
 	return b, nil
@@ -74,19 +75,11 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 
 // Subscriber returns a subscriber for s. An empty s.Topic allows it to subscribe to any topic. It does no I/O.
 func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) {
-	switch {
-	case s.Consumer == "":
-		return nil, errors.New("amqp: Subscription.Consumer is empty")
-	case s.Window < 0 || s.Window > maxWindow:
-		return nil, fmt.Errorf("amqp: Subscription.Window of consumer %q is %d: want 0 to %d", s.Consumer, s.Window, maxWindow)
-	case s.Window == 0:
-		s.Window = b.config.Window
+	sub, err := b.subs.New(s)
+	if err != nil {
+		return nil, err
 	}
-	sub := &subscriber{broker: b, subscription: s}
-	if err := b.subs.Add(sub); err != nil {
-		return nil, fmt.Errorf("amqp: subscriber of consumer %q: broker: %w", s.Consumer, err)
-	}
-	return sub, nil
+	return &subscriber{sub, b, s.Consumer}, nil
 }
 
 // Publisher returns a publisher with a channel of its own. Its Publish returns when the server has confirmed each message, in a quorum queue:
@@ -95,12 +88,8 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 // be stored, so that order is lost where only a part is published again. Config.PublishTimeout and the context of a
 // call's first message bound the wait, also for a server that cannot be reached, or is short of memory.
 func (b *Broker) Publisher() (message.Publisher, error) {
-	p := &publisher{broker: b, sender: newSender(b.publishing)}
-	if err := b.pubs.Add(p); err != nil {
-		p.sender.close()
-		return nil, fmt.Errorf("amqp: publisher: broker: %w", err)
-	}
-	return p, nil
+	to := newSender(b.publishing)
+	return b.pubs.New(func(topic string, messages []*message.Message) error { return b.publish(to, topic, messages) }, to.close)
 }
 
 // Close ends all subscriptions and calls of Publish, waits for them, and closes the connections. It is idempotent.

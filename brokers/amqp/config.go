@@ -174,12 +174,3 @@ func checkURL(text string) error {
 	}
 	return err
 }
-
-// nackDelay is the delay after count deliveries.
-func (c *Config) nackDelay(count int) time.Duration {
-	delay := c.NackDelay
-	for ; count > 1 && delay < c.MaxNackDelay; count-- {
-		delay *= 2
-	}
-	return min(delay, c.MaxNackDelay)
-}

@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/headrace-go/headrace/brokers/amqp"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestDelayedDeliveryIsWhatItWas(t *testing.T) {
 	b := open(t, amqp.Config{})
 	topic := rand.Text()
-	_, in := subscribe(t, b, "c", topic, 1)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
 	sent := amqp091.Publishing{
 		MessageId: "id", ContentType: "text/plain", CorrelationId: "corr", Timestamp: time.Unix(1700000000, 0), Body: []byte("payload"),
 		Headers: amqp091.Table{
@@ -28,17 +29,17 @@ func TestDelayedDeliveryIsWhatItWas(t *testing.T) {
 	if err := channel(t, testserver.AMQP(t)).Publish(topic, "", true, false, sent); err != nil {
 		t.Fatal(err)
 	}
-	first := next(t, in)
-	before := delivery(t, first)
+	first := adaptertest.Next(t, in)
+	before := adaptertest.Delivery(t, first)
 	metadata := maps.Clone(first.Metadata)
 	first.Nack()
-	second := next(t, in)
+	second := adaptertest.Next(t, in)
 	copy(second.Payload, "PAYLOAD") // a handler's own business
-	if d := delivery(t, second); d.Count != 2 || !d.Delay(time.Millisecond) {
+	if d := adaptertest.Delivery(t, second); d.Count != 2 || !d.Delay(time.Millisecond) {
 		t.Fatalf("Count is %d, want 2; or Delay() is false", d.Count)
 	}
-	m := next(t, in)
-	d := delivery(t, m)
+	m := adaptertest.Next(t, in)
+	d := adaptertest.Delivery(t, m)
 	if d.Count != 3 || m.UUID != "id" || string(m.Payload) != "payload" || !maps.Equal(m.Metadata, metadata) || !d.Time.Equal(before.Time) {
 		t.Errorf("after the delay: delivery %d, %q %q %v, of %v; want the third, id payload %v, of %v",
 			d.Count, m.UUID, m.Payload, m.Metadata, d.Time, metadata, before.Time)
@@ -52,19 +53,19 @@ func TestDelayedDeliveryIsWhatItWas(t *testing.T) {
 		}
 	}
 	m.Nack() // its count goes on
-	m = next(t, in)
-	if got := delivery(t, m).Count; got != 4 {
+	m = adaptertest.Next(t, in)
+	if got := adaptertest.Delivery(t, m).Count; got != 4 {
 		t.Errorf("Count is %d after a nack, want 4", got)
 	}
 	m.Ack()
-	quiet(t, in)
+	adaptertest.Quiet(t, in, quiet)
 }
 
 // A delay that is longer than all levels together is waited for in several goes. What is left comes with the message.
 func TestLongDelayGoesOnAtItsReturn(t *testing.T) {
 	b := open(t, amqp.Config{})
 	topic := rand.Text()
-	_, in := subscribe(t, b, "c", topic, 1)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
 	began := time.Now()
 	const left = 400 * time.Millisecond
 	if err := channel(t, testserver.AMQP(t)).Publish("", topic+"/c", true, false, amqp091.Publishing{
@@ -73,8 +74,8 @@ func TestLongDelayGoesOnAtItsReturn(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	m := next(t, in)
-	if took, d := time.Since(began), delivery(t, m); took < left || d.Count != 8 || len(d.Headers) != 0 {
+	m := adaptertest.Next(t, in)
+	if took, d := time.Since(began), adaptertest.Delivery(t, m); took < left || d.Count != 8 || len(d.Headers) != 0 {
 		t.Errorf("delivery %d with headers %v after %v; want the eighth, none, after %v", d.Count, d.Headers, took, left)
 	}
 	m.Ack()
@@ -84,19 +85,19 @@ func TestLongDelayGoesOnAtItsReturn(t *testing.T) {
 func TestDelayAtTheEndIsKept(t *testing.T) {
 	b := open(t, amqp.Config{})
 	topic := rand.Text()
-	sub, in := subscribe(t, b, "c", topic, 1)
-	publish(t, b, topic, numbered(0, 1)...)
+	sub, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 1)...)
 	began := time.Now()
 	const delay = time.Second
-	if !delivery(t, next(t, in)).Delay(delay) {
+	if !adaptertest.Delivery(t, adaptertest.Next(t, in)).Delay(delay) {
 		t.Error("Delay() = false")
 	}
 	if err := sub.Close(); err != nil {
 		t.Error(err)
 	}
-	_, in = subscribe(t, b, "c", topic, 1)
-	m := next(t, in)
-	if took, d := time.Since(began), delivery(t, m); took < delay || d.Count != 2 {
+	_, in = adaptertest.Subscribe(t, b, "c", topic, 1)
+	m := adaptertest.Next(t, in)
+	if took, d := time.Since(began), adaptertest.Delivery(t, m); took < delay || d.Count != 2 {
 		t.Errorf("delivery %d after %v, want the second after %v", d.Count, took, delay)
 	}
 	m.Ack()
@@ -104,17 +105,17 @@ func TestDelayAtTheEndIsKept(t *testing.T) {
 
 // The server is away when a delay is asked for, and the delivery with it: it comes again.
 func TestDelayWithoutAServerLosesNothing(t *testing.T) {
-	p, url := newProxy(t)
+	p, url := testserver.NewProxyOf(t, testserver.AMQP(t))
 	b := open(t, amqp.Config{URLs: []string{url}})
 	topic := rand.Text()
-	_, in := subscribe(t, b, "c", topic, 1)
-	publish(t, b, topic, numbered(0, 1)...)
-	m := next(t, in)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 1)...)
+	m := adaptertest.Next(t, in)
 	p.Down()
-	delivery(t, m).Delay(50 * time.Millisecond)
+	adaptertest.Delivery(t, m).Delay(50 * time.Millisecond)
 	p.Up()
-	m = next(t, in)
-	if d := delivery(t, m); string(m.Payload) != "0" || d.Count != 2 {
+	m = adaptertest.Next(t, in)
+	if d := adaptertest.Delivery(t, m); string(m.Payload) != "0" || d.Count != 2 {
 		t.Errorf("got %q, delivery %d; want 0, the second", m.Payload, d.Count)
 	}
 	m.Ack()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/amqp"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/classify"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestLargeMessagesArriveOrAreNamed(t *testing.T) {
 	b := open(t, amqp.Config{MaxMessageBytes: 2 << 20})
 	topic := rand.Text()
-	_, in := subscribe(t, b, "c", topic, 8)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 8)
 	payload := message.NewMessage("payload", bytes.Repeat([]byte{0, 255}, 1<<19))
 	header := message.NewMessage("header", []byte("x"))
 	header.Metadata["long"] = strings.Repeat("v", 64<<10)
@@ -27,7 +28,7 @@ func TestLargeMessagesArriveOrAreNamed(t *testing.T) {
 	tooLong := message.NewMessage("too long", nil)
 	tooLong.Metadata["long"] = strings.Repeat("v", 128<<10)
 	tooLarge := message.NewMessage("too large", make([]byte, 2<<20+1))
-	err := publisher(t, b).Publish(topic, payload, tooLong, header, tooLarge, most)
+	err := adaptertest.Publisher(t, b).Publish(topic, payload, tooLong, header, tooLarge, most)
 	failed, ok := errors.AsType[*brokers.PublishError](err)
 	if !ok || len(failed.Failed) != 2 || failed.Failed[0].UUID != "too long" || failed.Failed[1].UUID != "too large" {
 		t.Fatalf("Publish: %v; want errors of the messages that are too long and too large, and of no other", err)
@@ -39,16 +40,16 @@ func TestLargeMessagesArriveOrAreNamed(t *testing.T) {
 	}
 	sent := map[string]*message.Message{"payload": payload, "header": header, "most": most}
 	for count := range 2 { // the second time through the queues of a delay, where the server adds to the header
-		for _, m := range take(t, in, len(sent)) {
-			if d := delivery(t, m); !m.Equals(sent[m.UUID]) || d.Count != count+1 {
+		for _, m := range adaptertest.Take(t, in, len(sent)) {
+			if d := adaptertest.Delivery(t, m); !m.Equals(sent[m.UUID]) || d.Count != count+1 {
 				t.Errorf("got message %q, delivery %d, with %d bytes of payload; want it as it was sent, delivery %d", m.UUID, d.Count, len(m.Payload), count+1)
 			}
 			if count == 1 {
 				m.Ack()
-			} else if !delivery(t, m).Delay(1) {
+			} else if !adaptertest.Delivery(t, m).Delay(1) {
 				t.Error("Delay() = false")
 			}
 		}
 	}
-	quiet(t, in)
+	adaptertest.Quiet(t, in, quiet)
 }

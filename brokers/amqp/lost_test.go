@@ -14,19 +14,20 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/amqp"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
 
 // The stock adapter reads the channel of deliveries without looking whether it is closed, and after a lost connection hands over an empty
 // message that nobody has published. And an ack for a delivery of the old channel would settle another one on the new channel that has got the same tag.
 func TestLostConnectionGivesBackAndMakesNoPhantom(t *testing.T) {
-	p, url := newProxy(t)
+	p, url := testserver.NewProxyOf(t, testserver.AMQP(t))
 	shared := open(t, amqp.Config{})
 	b := open(t, amqp.Config{URLs: []string{url}})
 	topic := rand.Text()
-	_, in := subscribe(t, b, "c", topic, 4)
-	publish(t, shared, topic, numbered(0, 8)...)
-	old := take(t, in, 4)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 4)
+	adaptertest.Publish(t, shared, topic, adaptertest.Numbered("", 0, 8)...)
+	old := adaptertest.Take(t, in, 4)
 	p.Cut()
 	for _, m := range old {
 		select {
@@ -38,34 +39,34 @@ func TestLostConnectionGivesBackAndMakesNoPhantom(t *testing.T) {
 			t.Fatalf("the context of %s goes on", m.Payload)
 		}
 	}
-	again := take(t, in, 4) // tags 1 to 4 of the new channel
+	again := adaptertest.Take(t, in, 4) // tags 1 to 4 of the new channel
 	for i, m := range again {
-		if d := delivery(t, m); string(m.Payload) != strconv.Itoa(i) || d.Count != 2 {
+		if d := adaptertest.Delivery(t, m); string(m.Payload) != strconv.Itoa(i) || d.Count != 2 {
 			t.Errorf("got %q, delivery %d; want %d, the second delivery", m.Payload, d.Count, i)
 		}
 	}
 	for _, m := range old {
 		m.Ack()
-		delivery(t, m).Settled()
+		adaptertest.Delivery(t, m).Settled()
 	}
-	quiet(t, in) // an old ack that counted would have made room for more
+	adaptertest.Quiet(t, in, quiet) // an old ack that counted would have made room for more
 	for _, m := range again {
 		m.Ack()
 	}
-	if got, want := ack(t, in, 4), texts(4, 4); !slices.Equal(got, want) {
+	if got, want := adaptertest.Ack(t, in, 4), adaptertest.Numbers(4, 4); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	quiet(t, in)
+	adaptertest.Quiet(t, in, quiet)
 }
 
 func TestPublishWaitsForTheServer(t *testing.T) {
-	p, url := newProxy(t)
+	p, url := testserver.NewProxyOf(t, testserver.AMQP(t))
 	b := open(t, amqp.Config{URLs: []string{url}, PublishTimeout: 2 * wait})
 	topic := rand.Text()
-	_, in := subscribe(t, open(t, amqp.Config{}), "c", topic, 4)
-	publish(t, b, topic, numbered(0, 1)...)
+	_, in := adaptertest.Subscribe(t, open(t, amqp.Config{}), "c", topic, 4)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 1)...)
 	p.Down()
-	pub := publisher(t, b)
+	pub := adaptertest.Publisher(t, b)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	m := message.NewMessageWithContext(ctx, "id", nil)
@@ -74,7 +75,7 @@ func TestPublishWaitsForTheServer(t *testing.T) {
 		t.Errorf("Publish without a server, for a message with a limit of 300 ms: %v; want a PublishError", err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- pub.Publish(topic, numbered(1, 1)...) }()
+	go func() { done <- pub.Publish(topic, adaptertest.Numbered("", 1, 1)...) }()
 	select {
 	case err := <-done:
 		t.Fatalf("Publish without a server returned: %v", err)
@@ -84,7 +85,7 @@ func TestPublishWaitsForTheServer(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Publish, with a server after some time: %v", err)
 	}
-	if got, want := ack(t, in, 2), texts(0, 2); !slices.Equal(got, want) {
+	if got, want := adaptertest.Ack(t, in, 2), adaptertest.Numbers(0, 2); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -93,8 +94,8 @@ func TestPublishWaitsForTheServer(t *testing.T) {
 func TestCloseWaitsForPublish(t *testing.T) {
 	b := open(t, amqp.Config{})
 	topic := rand.Text()
-	_, in := subscribe(t, b, "c", topic, 100)
-	pub := publisher(t, b)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 100)
+	pub := adaptertest.Publisher(t, b)
 	var ended sync.WaitGroup
 	var mu sync.Mutex
 	var stored []string
@@ -127,35 +128,35 @@ func TestCloseWaitsForPublish(t *testing.T) {
 		t.Error(err)
 	}
 	ended.Wait()
-	if got, want := sorted(ack(t, in, len(stored))), sorted(stored); !slices.Equal(got, want) {
+	if got, want := sorted(adaptertest.Ack(t, in, len(stored))), sorted(stored); !slices.Equal(got, want) {
 		t.Errorf("got %q, want what was confirmed, %q", got, want)
 	}
-	quiet(t, in)
+	adaptertest.Quiet(t, in, quiet)
 }
 
 // The queue is deleted under a running consumer: it is made again, and what was published meanwhile arrives.
 func TestDeletedQueueIsMadeAgain(t *testing.T) {
 	b := open(t, amqp.Config{})
 	topic := rand.Text()
-	_, in := subscribe(t, b, "c", topic, 4)
-	publish(t, b, topic, numbered(0, 1)...)
-	ack(t, in, 1)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 4)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 1)...)
+	adaptertest.Ack(t, in, 1)
 	if _, err := channel(t, testserver.AMQP(t)).QueueDelete(topic+"/c", false, false, false); err != nil {
 		t.Fatal(err)
 	}
-	publish(t, b, topic, numbered(1, 20)...)
-	if got, want := sorted(ack(t, in, 20)), sorted(texts(1, 20)); !slices.Equal(got, want) {
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 1, 20)...)
+	if got, want := sorted(adaptertest.Ack(t, in, 20)), sorted(adaptertest.Numbers(1, 20)); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func TestClosedBrokerEndsAWaitingPublish(t *testing.T) {
-	p, url := newProxy(t)
+	p, url := testserver.NewProxyOf(t, testserver.AMQP(t))
 	p.Down()
 	b := open(t, amqp.Config{URLs: []string{url}, PublishTimeout: 300 * time.Millisecond})
-	pub := publisher(t, b)
+	pub := adaptertest.Publisher(t, b)
 	done := make(chan error, 1)
-	go func() { done <- pub.Publish("topic", numbered(0, 1)...) }()
+	go func() { done <- pub.Publish("topic", adaptertest.Numbered("", 0, 1)...) }()
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}

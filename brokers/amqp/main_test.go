@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/amqp"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/leak"
 	"github.com/headrace-go/headrace/internal/testserver"
@@ -115,15 +115,7 @@ func open(tb testing.TB, config amqp.Config) *amqp.Broker {
 		}
 	}
 	b, err := amqp.New(config)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			tb.Errorf("Close: %v", err)
-		}
-	})
-	return b
+	return adaptertest.Opened(tb, b, err)
 }
 
 func TestSuite(t *testing.T) {
@@ -151,7 +143,7 @@ func TestSuite(t *testing.T) {
 					return payload
 				},
 				Behind: func(tb testing.TB) (brokers.Broker, brokertest.Server) {
-					p, url := newProxy(tb)
+					p, url := testserver.NewProxyOf(tb, testserver.AMQP(tb))
 					config := tt.config
 					config.URLs = []string{url}
 					return open(tb, config), p
@@ -162,36 +154,14 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-// Watermill's own suite. With one un-acked delivery the order is what the suite calls guaranteed; with a window, which it
-// knows nothing of, deliveries run ahead of the acks.
-func TestUniversal(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		window int
-	}{{"one un-acked", 1}, {"window", 100}} {
-		t.Run(tt.name, func(t *testing.T) {
-			b := open(t, amqp.Config{})
-			group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
-				pub, err := b.Publisher()
-				if err != nil {
-					t.Fatal(err)
-				}
-				sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: tt.window})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return pub, sub
-			}
-			features := tests.Features{
-				ConsumerGroups:                      true,
-				GuaranteedOrderWithSingleSubscriber: true,
-				GuaranteedOrder:                     tt.window == 1,
-				Persistent:                          true,
-			}
-			name := watermill.NewUUID()
-			tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
-				return group(t, name)
-			}, group)
+func TestUniversal(t *testing.T) { universal(t, adaptertest.Universal) }
+
+// universal runs Watermill's own suite.
+func universal(t *testing.T, suite adaptertest.Suite) {
+	adaptertest.Windows(t, func(t *testing.T, window int) {
+		suite(t, open(t, amqp.Config{}), window, tests.Features{
+			GuaranteedOrderWithSingleSubscriber: true,
+			GuaranteedOrder:                     window == 1,
 		})
-	}
+	})
 }

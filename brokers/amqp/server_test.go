@@ -16,6 +16,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/brokers/amqp"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
 
@@ -104,11 +105,11 @@ func outOfMemory(t *testing.T, s *server, config amqp.Config) {
 	config.PublishTimeout = 2 * wait
 	b := open(t, config)
 	const topic = "memory"
-	_, in := subscribe(t, b, "c", topic, 1)
-	publish(t, b, topic, numbered(0, 10)...)
-	m := next(t, in)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 10)...)
+	m := adaptertest.Next(t, in)
 	s.ctl("set_vm_memory_high_watermark", "0.000001")
-	pub := publisher(t, b)
+	pub := adaptertest.Publisher(t, b)
 	// The server tells a connection when it has published.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -127,7 +128,7 @@ func outOfMemory(t *testing.T, s *server, config amqp.Config) {
 	other := open(t, config)
 	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if err := publisher(t, other).Publish(topic, message.NewMessageWithContext(ctx, "first", []byte("first"))); err == nil {
+	if err := adaptertest.Publisher(t, other).Publish(topic, message.NewMessageWithContext(ctx, "first", []byte("first"))); err == nil {
 		t.Error("Publish to a server without memory gave no error")
 	}
 	closed := make(chan error, 1)
@@ -143,10 +144,10 @@ func outOfMemory(t *testing.T, s *server, config amqp.Config) {
 	done := make(chan error, 1)
 	go func() { done <- pub.Publish(topic, message.NewMessage("third", []byte("third"))) }()
 	m.Ack()
-	delivery(t, m).Settled()
-	ack(t, in, 9)
+	adaptertest.Delivery(t, m).Settled()
+	adaptertest.Ack(t, in, 9)
 	// A consumer that begins now.
-	_, late := subscribe(t, open(t, config), "late", topic, 1)
+	_, late := adaptertest.Subscribe(t, open(t, config), "late", topic, 1)
 	select {
 	case err := <-done:
 		t.Fatalf("Publish on a blocked connection returned: %v", err)
@@ -157,9 +158,9 @@ func outOfMemory(t *testing.T, s *server, config amqp.Config) {
 		t.Errorf("Publish after the server has memory again: %v", err)
 	}
 	for _, in := range []<-chan *message.Message{in, late} {
-		got := ack(t, in, 1)
+		got := adaptertest.Ack(t, in, 1)
 		for got[0] == "first" { // it had been sent, and was not confirmed in time
-			got = ack(t, in, 1)
+			got = adaptertest.Ack(t, in, 1)
 		}
 		if got[0] != "third" {
 			t.Errorf("got %q, want third", got)
@@ -173,9 +174,9 @@ func consumerTimeout(t *testing.T, s *server, config amqp.Config) {
 	s.ctl("eval", "application:set_env(rabbit, consumer_timeout, 1000), application:set_env(rabbit, channel_tick_interval, 300).")
 	b := open(t, config)
 	const topic = "patience"
-	_, in := subscribe(t, b, "c", topic, 4)
-	publish(t, b, topic, numbered(0, 2)...)
-	held := take(t, in, 2)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 4)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 2)...)
+	held := adaptertest.Take(t, in, 2)
 	for _, m := range held {
 		select {
 		case <-m.Context().Done():
@@ -187,8 +188,8 @@ func consumerTimeout(t *testing.T, s *server, config amqp.Config) {
 		}
 		m.Ack()
 	}
-	for i, m := range take(t, in, 2) {
-		if d := delivery(t, m); string(m.Payload) != strconv.Itoa(i) || d.Count != 2 {
+	for i, m := range adaptertest.Take(t, in, 2) {
+		if d := adaptertest.Delivery(t, m); string(m.Payload) != strconv.Itoa(i) || d.Count != 2 {
 			t.Errorf("got %q, delivery %d; want %d, the second", m.Payload, d.Count, i)
 		}
 		m.Ack()
@@ -202,11 +203,11 @@ func killedUnderLoad(t *testing.T, s *server, config amqp.Config) {
 	config.PublishTimeout = 4 * wait
 	b := open(t, config)
 	const topic, n = "restart", 3000
-	_, in := subscribe(t, b, "c", topic, 32)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 32)
 	// The queues for delays are there for a while before the server is killed: RabbitMQ 3.10 forgets those that are newer than half a second.
-	publish(t, b, topic, message.NewMessage("first", []byte("first")))
-	delivery(t, next(t, in)).Delay(time.Second)
-	ack(t, in, 1)
+	adaptertest.Publish(t, b, topic, message.NewMessage("first", []byte("first")))
+	adaptertest.Delivery(t, adaptertest.Next(t, in)).Delay(time.Second)
+	adaptertest.Ack(t, in, 1)
 	var ended sync.WaitGroup
 	defer ended.Wait()
 	ended.Go(func() { publishAll(t, b, topic, n, 20) })
@@ -226,7 +227,7 @@ func killedUnderLoad(t *testing.T, s *server, config amqp.Config) {
 		}
 		if i%97 == 5 && !delayed[i] {
 			delayed[i] = true
-			delivery(t, m).Delay(time.Second)
+			adaptertest.Delivery(t, m).Delay(time.Second)
 			continue
 		}
 		if !seen[i] && !delayed[i] {

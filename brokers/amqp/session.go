@@ -171,7 +171,7 @@ func (s *session) settle(batch []*adapter.Held[*entry]) {
 		case h.Outcome == adapter.Acked:
 			acked = append(acked, e.delivery.DeliveryTag)
 		case h.Outcome == adapter.Nacked:
-			s.holdBack(e, config.nackDelay(e.count), 0)
+			s.holdBack(e, adapter.NackDelay(config.NackDelay, config.MaxNackDelay, e.count), 0)
 		case h.Delay() > 0:
 			s.delay(e, h.Delay())
 		default:

@@ -17,6 +17,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/amqp"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
 
@@ -26,7 +27,7 @@ func TestWhatWasPublishedBeforeGoesToTheFirstConsumers(t *testing.T) {
 	topic := rand.Text()
 	const n = 600 // more than are handed over at once
 	first := open(t, amqp.Config{})
-	publish(t, first, topic, numbered(0, n)...)
+	adaptertest.Publish(t, first, topic, adaptertest.Numbered("", 0, n)...)
 	var ended sync.WaitGroup
 	for range 3 {
 		b := open(t, amqp.Config{})
@@ -37,18 +38,18 @@ func TestWhatWasPublishedBeforeGoesToTheFirstConsumers(t *testing.T) {
 		})
 	}
 	ended.Wait()
-	publish(t, first, topic, numbered(n, 10)...)
+	adaptertest.Publish(t, first, topic, adaptertest.Numbered("", n, 10)...)
 	for _, consumer := range []string{"a", "b"} {
-		_, in := subscribe(t, first, consumer, topic, 50)
-		if got, want := ack(t, in, n+10), texts(0, n+10); !slices.Equal(got, want) {
+		_, in := adaptertest.Subscribe(t, first, consumer, topic, 50)
+		if got, want := adaptertest.Ack(t, in, n+10), adaptertest.Numbers(0, n+10); !slices.Equal(got, want) {
 			t.Errorf("consumer %s got %q, want them in order", consumer, got)
 		}
-		quiet(t, in)
+		adaptertest.Quiet(t, in, quiet)
 	}
 	// A later one gets what comes.
-	_, in := subscribe(t, first, "later", topic, 50)
-	publish(t, first, topic, numbered(n+10, 1)...)
-	if got, want := ack(t, in, 1), texts(n+10, 1); !slices.Equal(got, want) {
+	_, in := adaptertest.Subscribe(t, first, "later", topic, 50)
+	adaptertest.Publish(t, first, topic, adaptertest.Numbered("", n+10, 1)...)
+	if got, want := adaptertest.Ack(t, in, 1), adaptertest.Numbers(n+10, 1); !slices.Equal(got, want) {
 		t.Errorf("a later consumer got %q, want %q", got, want)
 	}
 }
@@ -57,13 +58,13 @@ func TestWhatWasPublishedBeforeGoesToTheFirstConsumers(t *testing.T) {
 func TestFirstConsumerBeginsWhileOthersPublish(t *testing.T) {
 	topic := rand.Text()
 	b := open(t, amqp.Config{})
-	pub := publisher(t, b)
+	pub := adaptertest.Publisher(t, b)
 	const n = 500
 	half, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		for i := range n {
-			if err := pub.Publish(topic, numbered(i, 1)...); err != nil {
+			if err := pub.Publish(topic, adaptertest.Numbered("", i, 1)...); err != nil {
 				t.Errorf("Publish: %v", err)
 			}
 			if i == n/5 {
@@ -73,11 +74,11 @@ func TestFirstConsumerBeginsWhileOthersPublish(t *testing.T) {
 	}()
 	defer func() { <-done }()
 	<-half
-	_, in := subscribe(t, b, "c", topic, 50)
-	if got, want := sorted(ack(t, in, n)), sorted(texts(0, n)); !slices.Equal(got, want) {
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 50)
+	if got, want := sorted(adaptertest.Ack(t, in, n)), sorted(adaptertest.Numbers(0, n)); !slices.Equal(got, want) {
 		t.Errorf("got %q, want each of %d once", got, n)
 	}
-	quiet(t, in)
+	adaptertest.Quiet(t, in, quiet)
 }
 
 // Another process died while it had a topic locked, or is slow: who registers waits for as long as the caller does.
@@ -98,20 +99,20 @@ func TestRegisterWaitsForItsContext(t *testing.T) {
 // The active process dies: the next one goes on with what it held, in order, and nobody worked at the same time before.
 func TestNextMemberGoesOnInOrder(t *testing.T) {
 	topic := rand.Text()
-	p, url := newProxy(t)
+	p, url := testserver.NewProxyOf(t, testserver.AMQP(t))
 	active := open(t, amqp.Config{URLs: []string{url}})
 	standby := open(t, amqp.Config{})
-	_, in := subscribe(t, active, "c", topic, 8)
-	_, next := subscribe(t, standby, "c", topic, 8)
-	publish(t, standby, topic, numbered(0, 20)...)
-	held := take(t, in, 8)
-	quiet(t, next)
+	_, in := adaptertest.Subscribe(t, active, "c", topic, 8)
+	_, next := adaptertest.Subscribe(t, standby, "c", topic, 8)
+	adaptertest.Publish(t, standby, topic, adaptertest.Numbered("", 0, 20)...)
+	held := adaptertest.Take(t, in, 8)
+	adaptertest.Quiet(t, next, quiet)
 	held[2].Ack()
-	delivery(t, held[2]).Settled()
-	held = append(held, take(t, in, 1)...) // so the ack has arrived
+	adaptertest.Delivery(t, held[2]).Settled()
+	held = append(held, adaptertest.Take(t, in, 1)...) // so the ack has arrived
 	p.Down()
-	want := slices.DeleteFunc(texts(0, 20), func(s string) bool { return s == "2" })
-	if got := ack(t, next, 19); !slices.Equal(got, want) {
+	want := slices.DeleteFunc(adaptertest.Numbers(0, 20), func(s string) bool { return s == "2" })
+	if got := adaptertest.Ack(t, next, 19); !slices.Equal(got, want) {
 		t.Errorf("the next member got %q, want %q", got, want)
 	}
 	for _, m := range held {
@@ -128,28 +129,28 @@ func TestNextMemberGoesOnInOrder(t *testing.T) {
 func TestReleasedDeliveriesGoBackInOrder(t *testing.T) {
 	topic := rand.Text()
 	leaving, staying := open(t, amqp.Config{NackDelay: 5 * time.Millisecond, MaxNackDelay: wait}), open(t, amqp.Config{})
-	sub, in := subscribe(t, leaving, "c", topic, 8)
-	_, next := subscribe(t, staying, "c", topic, 8)
-	publish(t, staying, topic, numbered(0, 20)...)
-	held := take(t, in, 8)
+	sub, in := adaptertest.Subscribe(t, leaving, "c", topic, 8)
+	_, next := adaptertest.Subscribe(t, staying, "c", topic, 8)
+	adaptertest.Publish(t, staying, topic, adaptertest.Numbered("", 0, 20)...)
+	held := adaptertest.Take(t, in, 8)
 	for _, m := range held[4:] {
-		delivery(t, m).Release()
+		adaptertest.Delivery(t, m).Release()
 	}
-	quiet(t, in)
+	adaptertest.Quiet(t, in, quiet)
 	for _, m := range held[:4] {
-		delivery(t, m).Release()
+		adaptertest.Delivery(t, m).Release()
 	}
 	if err := sub.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := ack(t, next, 20), texts(0, 20); !slices.Equal(got, want) {
+	if got, want := adaptertest.Ack(t, next, 20), adaptertest.Numbers(0, 20); !slices.Equal(got, want) {
 		t.Errorf("the next member got %q, want %q", got, want)
 	}
 }
 
 func TestDifferentQueueIsNamedWithTheDifference(t *testing.T) {
 	topic := rand.Text()
-	subscribe(t, open(t, amqp.Config{}), "c", topic, 1)
+	adaptertest.Subscribe(t, open(t, amqp.Config{}), "c", topic, 1)
 	b := open(t, amqp.Config{CompetingConsumers: true})
 	err := b.Register(t.Context(), topic, "c")
 	if err == nil || !strings.Contains(err.Error(), topic+"/c") || !strings.Contains(err.Error(), "x-single-active-consumer") {
@@ -207,8 +208,8 @@ func TestCheckedTopologyIsTheOperators(t *testing.T) {
 			t.Errorf("without a topology: %v; want an error with %q and NOT_FOUND", err, name)
 		}
 	}
-	pub := publisher(t, b)
-	missing(pub.Publish(exchange, numbered(0, 1)...), exchange)
+	pub := adaptertest.Publisher(t, b)
+	missing(pub.Publish(exchange, adaptertest.Numbered("", 0, 1)...), exchange)
 	missing(b.Register(t.Context(), exchange, "billing"), queue)
 	sub, err := b.Subscriber(brokers.Subscription{Consumer: "billing", Topic: exchange})
 	if err != nil {
@@ -218,8 +219,8 @@ func TestCheckedTopologyIsTheOperators(t *testing.T) {
 	missing(err, queue)
 
 	operator(t, ch, exchange, queue)
-	_, in := subscribe(t, b, "billing", exchange, 4)
-	messages := numbered(0, 3)
+	_, in := adaptertest.Subscribe(t, b, "billing", exchange, 4)
+	messages := adaptertest.Numbered("", 0, 3)
 	for i, region := range []string{"eu", "us", "eu"} {
 		messages[i].Metadata["region"] = region
 	}
@@ -228,15 +229,15 @@ func TestCheckedTopologyIsTheOperators(t *testing.T) {
 	if !ok || !errors.Is(err, amqp.ErrUnroutable) || len(failed.Failed) != 1 || failed.Failed[0].UUID != "1" || !strings.Contains(err.Error(), "us.order") {
 		t.Errorf("Publish of a message that no queue gets: %v; want ErrUnroutable of message 1 alone", err)
 	}
-	m := next(t, in)
-	if d := delivery(t, m); d.Delay != nil {
+	m := adaptertest.Next(t, in)
+	if d := adaptertest.Delivery(t, m); d.Delay != nil {
 		t.Error("Delivery.Delay is there, without queues for it")
 	}
 	m.Ack()
-	if got := ack(t, in, 1); got[0] != "2" {
+	if got := adaptertest.Ack(t, in, 1); got[0] != "2" {
 		t.Errorf("got %q, want 2", got)
 	}
-	quiet(t, in)
+	adaptertest.Quiet(t, in, quiet)
 
 	// The operator's own dead-letter exchange: what it says of the message can be read.
 	publishDead := func() {
@@ -245,12 +246,12 @@ func TestCheckedTopologyIsTheOperators(t *testing.T) {
 		}
 	}
 	publishDead()
-	m = next(t, in)
+	m = adaptertest.Next(t, in)
 	if m.Metadata["x-first-death-queue"] != queue+".dead" || m.Metadata["x-first-death-reason"] != "expired" || !strings.Contains(m.Metadata["x-death"], `"reason":"expired"`) {
 		t.Errorf("metadata %v, want what the server says of its death", m.Metadata)
 	}
-	if !slices.ContainsFunc(delivery(t, m).Headers, func(h brokers.Header) bool { return h.Key == "x-death" && h.Value[0] == 'A' }) {
-		t.Errorf("headers %v, want x-death as an array", delivery(t, m).Headers)
+	if !slices.ContainsFunc(adaptertest.Delivery(t, m).Headers, func(h brokers.Header) bool { return h.Key == "x-death" && h.Value[0] == 'A' }) {
+		t.Errorf("headers %v, want x-death as an array", adaptertest.Delivery(t, m).Headers)
 	}
 	m.Ack()
 }
@@ -261,18 +262,18 @@ func TestLagIsWhatIsNotSettled(t *testing.T) {
 	if n, known := b.Lag("c", topic); known {
 		t.Errorf("Lag before the subscription is %d, want it not known", n)
 	}
-	_, in := subscribe(t, b, "c", topic, 4)
-	subscribe(t, standby, "c", topic, 4)
-	publish(t, b, topic, numbered(0, 10)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 4)
+	adaptertest.Subscribe(t, standby, "c", topic, 4)
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 10)...)
 	lag := func(b *amqp.Broker, want int64) {
 		t.Helper()
-		eventually(t, func() (bool, string) {
+		adaptertest.Eventually(t, func() (bool, string) {
 			n, known := b.Lag("c", topic)
 			return known && n == want, fmt.Sprintf("Lag is %d (known: %v), want %d", n, known, want)
 		})
 	}
-	take(t, in, 4)[0].Ack()
-	held := next(t, in)
+	adaptertest.Take(t, in, 4)[0].Ack()
+	held := adaptertest.Next(t, in)
 	lag(b, 9) // the one that was acked is settled within a scan
 	lag(standby, 0)
 	held.Nack() // held back, and then requeued
@@ -287,7 +288,7 @@ func TestBadNamesAreErrors(t *testing.T) {
 		if err := b.Register(t.Context(), topic, "c"); err == nil {
 			t.Errorf("Register with topic %.20q gave no error", topic)
 		}
-		if err := publisher(t, b).Publish(topic, numbered(0, 1)...); err == nil {
+		if err := adaptertest.Publisher(t, b).Publish(topic, adaptertest.Numbered("", 0, 1)...); err == nil {
 			t.Errorf("Publish to topic %.20q gave no error", topic)
 		}
 	}

@@ -9,7 +9,7 @@ GOVULNCHECK ?= $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 FUZZERS ?= $(shell grep -ro --include='*_test.go' '^func Fuzz[A-Za-z]*' . | sed -E 's|/[^/]*:func |:|' | sort)
 FUZZTIME ?= 60s
 
-.PHONY: help test check lint tidy fuzz mutants test-cluster chaos crash failures bench bench-kafka bench-sql bench-brokers vuln servers stop soak
+.PHONY: help test check lint tidy fuzz mutants test-cluster chaos crash failures bench bench-kafka bench-sql bench-brokers vuln servers stop soak stress
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -22,6 +22,7 @@ check: tidy lint test ## formatting, vet, linters, go.mod, all tests
 lint: ## formatting, vet and linters
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo 'gofmt would change these'; exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags stress ./brokers/...
 	$(GOLANGCI) run ./...
 
 tidy: ## go.mod and go.sum are what the code needs
@@ -67,6 +68,10 @@ chaos: ## seven pipelines on five brokers under every kind of trouble, judged (o
 
 soak: ## Kafka and Postgres: an hour at a steady load; what grows fails it. DURATION=10m, RATE=500 (default: three quarters of what fits)
 	@eval "$$(integration/servers env kafka postgres)" && $(GO) run ./integration/soak -duration $(or $(DURATION),1h) -rate $(or $(RATE),0) -svg docs/soak.svg -csv docs/soak.csv
+
+stress: ## Watermill's universal suite on each broker, STRESS_TEST_COUNT (2) times at once (many minutes); ONLY=./brokers/kafka for some
+	@eval "$$(integration/servers env)" && STRESS_TEST_COUNT=$(or $(STRESS_TEST_COUNT),2) \
+		$(GO) test -tags stress -run Stress -p 1 -count=1 -timeout 60m $(or $(ONLY),./brokers/...)
 
 servers: ## install (as root, once) and start the real servers of the tests
 	integration/servers install

@@ -31,7 +31,7 @@ func TestPublishLastsThroughAnOutage(t *testing.T) {
 	go func() { done <- pub.Publish(topic, numbered("key", 1, 3)...) }()
 	select {
 	case err := <-done:
-		t.Errorf("Publish without a server returned %v, want it to wait", err)
+		t.Fatalf("Publish without a server returned %v, want it to wait", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 	p.Up()

@@ -116,6 +116,7 @@ func TestEndedSourceDropsWhatIsOffered(t *testing.T) {
 		o := offer(t)
 		o.send("in its hand")
 		o.cease()
+		synctest.Wait() // else it may take the next before it looks whether it has ended
 		o.send("later")
 		if len(o.taken) != 2 {
 			t.Errorf("%d of 2 messages were taken", len(o.taken))

@@ -6,68 +6,40 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/kafka"
 	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/testserver"
 )
 
-// Watermill's own suite. With one un-acked delivery the broker keeps the order that the suite calls guaranteed; with a
-// window, which the suite knows nothing of, it delivers ahead of the acks.
 func TestUniversal(t *testing.T) {
 	_, seeds := fake(t)
-	universal(t, seeds)
+	universal(t, seeds, adaptertest.Universal)
 }
 
-func TestUniversalOnKafka(t *testing.T) {
-	universal(t, real(t))
-}
+func TestUniversalOnKafka(t *testing.T) { universal(t, real(t), adaptertest.Universal) }
 
-func universal(t *testing.T, seeds []string) {
-	for _, tt := range []struct {
-		name       string
-		window     int
-		partitions int32
-	}{{"one un-acked", 1, 1}, {"window", 100, 4}} {
-		t.Run(tt.name, func(t *testing.T) {
-			b := open(t, kafka.Config{
-				Seeds: seeds, Options: fast(), Partitions: tt.partitions, Replicas: 1,
-				NackDelay: time.Millisecond, MaxNackDelay: 20 * time.Millisecond, RevokeWait: time.Second,
-			})
-			group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
-				pub, err := b.Publisher()
-				if err != nil {
-					t.Fatal(err)
-				}
-				sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: tt.window})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return pub, sub
-			}
-			features := tests.Features{
-				ConsumerGroups:                      true,
-				GuaranteedOrder:                     tt.window == 1,
-				GuaranteedOrderWithSingleSubscriber: tt.partitions == 1,
-				Persistent:                          true,
-			}
-			tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
-				return group(t, "universal")
-			}, group)
-			t.Run("a new group receives old messages", func(t *testing.T) {
-				features.NewSubscriberReceivesOldMessages = true
-				tests.TestNewSubscriberReceivesOldMessages(t, tests.TestContext{TestID: tests.NewTestID(), Features: features},
-					func(t *testing.T) (message.Publisher, message.Subscriber) {
-						return group(t, watermill.NewUUID())
-					})
-			})
+// universal runs Watermill's own suite.
+func universal(t *testing.T, seeds []string, suite adaptertest.Suite) {
+	adaptertest.Windows(t, func(t *testing.T, window int) {
+		partitions := int32(4)
+		if window == 1 {
+			partitions = 1
+		}
+		b := open(t, kafka.Config{
+			Seeds: seeds, Options: fast(), Partitions: partitions, Replicas: 1,
+			NackDelay: time.Millisecond, MaxNackDelay: 20 * time.Millisecond, RevokeWait: time.Second,
 		})
-	}
+		suite(t, b, window, tests.Features{
+			GuaranteedOrderWithSingleSubscriber: partitions == 1,
+			GuaranteedOrder:                     window == 1,
+			NewSubscriberReceivesOldMessages:    true,
+		})
+	})
 }
 
 func TestConformance(t *testing.T) {

@@ -49,6 +49,10 @@ const (
 // a context that ends when that of any of them does.
 type turnFunc[Tx, V any] func(m *member[Tx, V], f func(context.Context, Tx) error, whole bool) error
 
+// atOnce is how many members are told before they may run: all of a large group together would stand in line for the locks of whatever they
+// do next, and the next group would not fill.
+const atOnce = 16
+
 // state is where a member is. It is guarded by the collector's mutex.
 type state uint8
 
@@ -112,39 +116,57 @@ func (c *collector[Tx, V]) once(ctx context.Context, f *flight.Flight, claim Cla
 
 	ended := ctx.Done()
 	for {
-		select {
-		case what := <-m.signal:
-			switch what {
-			case runAlone, runAndTell:
-				ran := m.ran
-				if what == runAndTell {
-					defer func() { m.done <- struct{}{} }() // after a panic or Goexit as well
-				} else {
-					c.free(m)
-				}
-				if ran {
-					if f != nil {
-						f.Rewind(outputs)
-					}
-					if again != nil {
-						var err error
-						if value, err = again(); err != nil {
-							return false, err
-						}
-					}
-				}
-				return c.store.Once(ctx, claim, c.alone(value))
-			default:
-				c.free(m)
-				return what == committed, nil
-			}
-		case <-ended:
+		what, told := m.await(ended)
+		switch {
+		case !told:
 			if c.leave(m) {
 				return false, fmt.Errorf("inbox: wait for the group of %q for %q: %w", claim.ID, claim.Consumer, ctx.Err())
 			}
 			ended = nil
+		case what == runAlone, what == runAndTell:
+			ran := m.ran
+			if what == runAndTell {
+				defer func() { m.done <- struct{}{} }() // after a panic or Goexit as well
+			} else {
+				c.free(m)
+			}
+			if ran {
+				if f != nil {
+					f.Rewind(outputs)
+				}
+				if again != nil {
+					var err error
+					if value, err = again(); err != nil {
+						return false, err
+					}
+				}
+			}
+			return c.store.Once(ctx, claim, c.alone(value))
+		default:
+			c.free(m)
+			return what == committed, nil
 		}
 	}
+}
+
+// waitingFrame is a quarter of the stack that a message needs.
+const waitingFrame = 4 << 10
+
+// await waits for what to do; it is not told if ended was closed before that.
+//
+// Its frame is large on purpose. The garbage collector halves a stack that is used to less than a quarter: without the frame those of all that
+// wait, and the next message of each grows it again. Each time what is on it is copied and every frame walked.
+//
+//go:noinline
+func (m *member[Tx, V]) await(ended <-chan struct{}) (what order, told bool) {
+	var frame [waitingFrame]byte
+	select {
+	case what = <-m.signal:
+		told = true
+	case <-ended:
+	}
+	runtime.KeepAlive(&frame)
+	return what, told
 }
 
 // free keeps m for another message. Nobody may know it any more.
@@ -257,7 +279,7 @@ func (w *worker[Tx, V]) take() bool {
 // one, in the next group.
 func (w *worker[Tx, V]) sort() {
 	w.sorted = append(w.sorted[:0], w.members...)
-	slices.SortStableFunc(w.sorted, func(a, b *member[Tx, V]) int { return compareClaims(a.claim, b.claim) })
+	slices.SortFunc(w.sorted, func(a, b *member[Tx, V]) int { return compareClaims(a.claim, b.claim) })
 	w.claims = w.claims[:0]
 	var copies []*member[Tx, V]
 	w.sorted = slices.DeleteFunc(w.sorted, func(m *member[Tx, V]) bool {
@@ -341,10 +363,23 @@ func (w *worker[Tx, V]) settle(err error) {
 			w.config.OnSplit(w.ctx, len(w.claims), err)
 		}
 	}
-	for _, m := range w.members {
-		// The duplicates have been told; they are nil. The others may not be touched once they were told.
-		if m != nil && w.start(m, started) {
+	w.mu.Lock()
+	for i, m := range w.members {
+		switch { // the duplicates have been told; they are nil
+		case m == nil:
+		case m.state == left:
+			w.members[i] = nil
+		default:
+			m.state = started
+		}
+	}
+	w.mu.Unlock()
+	for i, m := range w.members {
+		if m != nil { // once it was told it may not be touched
 			m.signal <- what
+		}
+		if i%atOnce == atOnce-1 {
+			runtime.Gosched()
 		}
 	}
 	clear(w.members)
@@ -414,11 +449,14 @@ func (w *worker[Tx, V]) handle(ctx context.Context, tx Tx, isNew []bool) error {
 
 // startAll makes all members stay: a handler has their events.
 func (w *worker[Tx, V]) startAll() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for _, m := range w.fresh {
 		m.ran = true
-		if !w.start(m, shared) {
+		if m.state == left {
 			return false
 		}
+		m.state = shared
 	}
 	return true
 }

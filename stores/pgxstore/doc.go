@@ -1,6 +1,6 @@
 // Package pgxstore is the inbox and the outbox over pgx v5 and its pool, for Postgres. BEGIN and the claim share one
 // round trip, rows that outbox.Add makes in the transaction go with the COMMIT in another, and the answer to COMMIT is
-// checked. A handler with one statement costs three round trips in all.
+// checked. A handler with one statement costs three round trips in all, and two if the statement's result is not needed: see [Queue].
 //
 // # Growth
 //

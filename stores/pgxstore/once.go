@@ -20,7 +20,7 @@ import (
 // The tx that fn gets refuses Commit and Rollback, and Once then reports [inbox.ErrTxEnded], unless fn
 // returned an error anyway. tx.Begin gives a savepoint, as usual; take that for a savepoint, or tx.Exec, and not
 // tx.Query or tx.Conn. What fn adds to the outbox through tx goes to the server with the COMMIT: fn cannot read
-// it, and an error of it fails Once.
+// it, and an error of it fails Once. [Queue] has other statements go with it.
 func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (bool, error) {
 	if err := c.Validate(); err != nil {
 		return false, err
@@ -48,6 +48,9 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 		return false, err
 	}
 	if err := t.finish(ctx); err != nil {
+		if own, ok := errors.AsType[*queuedError](err); ok { // the handler's, as if it had waited for it
+			return false, own
+		}
 		return false, failed("commit", c, err)
 	}
 	return true, nil

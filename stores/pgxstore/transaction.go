@@ -36,7 +36,8 @@ type transaction struct {
 
 	ended bool // the handler called Commit or Rollback
 
-	direct    bool // rows go to the server at once: a savepoint could take them back, or they were too many
+	queued    []statement // of Queue: they wait as well, and go before the rows
+	direct    bool        // both go to the server at once: a savepoint could take them back, or the rows were too many
 	rows      []outbox.Row
 	heldBytes int
 }
@@ -53,7 +54,7 @@ func (t *transaction) Rollback(context.Context) error {
 	return inbox.ErrTxEnded
 }
 
-// Begin makes a savepoint. What was added to the outbox before is sent first, for a rollback to the savepoint
+// Begin makes a savepoint. What was queued or added to the outbox before is sent first, for a rollback to the savepoint
 // keeps it.
 func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := t.sendHeld(ctx); err != nil {
@@ -62,15 +63,10 @@ func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
 	return t.Tx.Begin(ctx)
 }
 
-// Exec looks for a savepoint that is made as text.
-func (t *transaction) Exec(ctx context.Context, sql string, arguments ...any) (tag pgconn.CommandTag, err error) {
+// isSavepoint tells a savepoint that is made as text.
+func isSavepoint(sql string) bool {
 	const savepoint = "savepoint"
-	if len(sql) > len(savepoint) && strings.EqualFold(sql[:len(savepoint)], savepoint) {
-		if err := t.sendHeld(ctx); err != nil {
-			return tag, err
-		}
-	}
-	return t.Tx.Exec(ctx, sql, arguments...)
+	return len(sql) > len(savepoint) && strings.EqualFold(sql[:len(savepoint)], savepoint)
 }
 
 // hold keeps rows until the COMMIT. It is false where they have to be inserted now.
@@ -97,11 +93,11 @@ func (t *transaction) hold(ctx context.Context, rows []outbox.Row) (bool, error)
 	return true, nil
 }
 
-// sendHeld inserts what waits, and lets nothing wait from now on.
+// sendHeld sends what waits, and lets nothing wait from now on.
 func (t *transaction) sendHeld(ctx context.Context) error {
 	t.direct = true
-	if len(t.rows) == 0 {
-		return nil
+	if err := t.sendQueued(ctx); err != nil || len(t.rows) == 0 {
+		return err
 	}
 	rows := t.rows
 	t.rows, t.heldBytes = nil, 0
@@ -148,8 +144,8 @@ func (t *transaction) finish(ctx context.Context) error {
 	}
 	ctx, stop := t.store.limit(ctx, t.conn)
 	defer stop()
-	if len(t.rows) > 0 {
-		if err := t.commitWithRows(ctx); err != nil {
+	if len(t.queued)+len(t.rows) > 0 {
+		if err := t.commitWithHeld(ctx); err != nil {
 			return err
 		}
 	} else if err := t.Tx.Commit(ctx); err != nil {
@@ -161,20 +157,26 @@ func (t *transaction) finish(ctx context.Context) error {
 	return nil
 }
 
-// commitWithRows sends the rows and COMMIT in one flight. When an INSERT fails, Postgres skips what follows it.
-func (t *transaction) commitWithRows(ctx context.Context) error {
-	var b pgx.Batch
-	if err := t.store.insertRows(ctx, queue{&b}, t.rows); err != nil {
+// commitWithHeld sends what waits and COMMIT in one flight. When a statement fails, Postgres skips what follows it.
+func (t *transaction) commitWithHeld(ctx context.Context) error {
+	b := t.batch()
+	queued := b.Len()
+	if err := t.store.insertRows(ctx, queue{b}, t.rows); err != nil {
 		return err
 	}
-	inserts := b.Len()
+	inserts := b.Len() - queued
 	commit := t.store.txOpts.CommitQuery
 	if commit == "" {
 		commit = "commit"
 	}
 	b.Queue(commit)
-	results := t.conn.SendBatch(ctx, &b)
+	results := t.conn.SendBatch(ctx, b)
 	err := func() error {
+		for range queued {
+			if _, err := results.Exec(); err != nil {
+				return &queuedError{err}
+			}
+		}
 		for range inserts {
 			if _, err := results.Exec(); err != nil {
 				return fmt.Errorf("insert %d rows into the outbox: %w", len(t.rows), err)

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 	pulsarclient "github.com/apache/pulsar-client-go/pulsar"
@@ -14,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/brokers/internal/adaptertest"
 	"github.com/headrace-go/headrace/brokers/pulsar"
 	"github.com/headrace-go/headrace/headracetest/brokertest"
 	"github.com/headrace-go/headrace/internal/testserver"
@@ -133,39 +133,18 @@ func TestSuite(t *testing.T) {
 	brokertest.Run(t, suite)
 }
 
-// Watermill's own suite. With one un-acked delivery the order is what the suite calls guaranteed; with a window, which it
-// knows nothing of, deliveries run ahead of the acks.
-func TestUniversal(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		window int
-	}{{"one un-acked", 1}, {"window", 100}} {
-		t.Run(tt.name, func(t *testing.T) {
-			// Its messages have no key, and it wants the order of all: so all have one.
-			b := open(t, pulsar.Config{NoDelays: true, Key: func(string, *message.Message) string { return "key" }})
-			group := func(t *testing.T, consumer string) (message.Publisher, message.Subscriber) {
-				pub, err := b.Publisher()
-				if err != nil {
-					t.Fatal(err)
-				}
-				sub, err := b.Subscriber(brokers.Subscription{Consumer: consumer, Window: tt.window})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return pub, sub
-			}
-			features := tests.Features{
-				ConsumerGroups:                      true,
-				GuaranteedOrderWithSingleSubscriber: true,
-				GuaranteedOrder:                     tt.window == 1,
-				Persistent:                          true,
-				// Of fifty members with a window of one, the server (4.0.7) has forgotten some: see the package's limits.
-				ForceShort: true,
-			}
-			name := watermill.NewUUID()
-			tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
-				return group(t, name)
-			}, group)
+func TestUniversal(t *testing.T) { universal(t, adaptertest.Universal) }
+
+// universal runs Watermill's own suite.
+func universal(t *testing.T, suite adaptertest.Suite) {
+	adaptertest.Windows(t, func(t *testing.T, window int) {
+		// Its messages have no key, and it wants the order of all: so all have one.
+		b := open(t, pulsar.Config{NoDelays: true, Key: func(string, *message.Message) string { return "key" }})
+		suite(t, b, window, tests.Features{
+			GuaranteedOrderWithSingleSubscriber: true,
+			GuaranteedOrder:                     window == 1,
+			// Of fifty members with a window of one, the server (4.0.7) has forgotten some: see the package's limits.
+			ForceShort: true,
 		})
-	}
+	})
 }

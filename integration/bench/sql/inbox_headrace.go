@@ -43,8 +43,14 @@ func (c *counter) err() error {
 	return nil
 }
 
+// exec waits for the effect's result, as most handlers do.
+func exec(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
+	_, err := tx.Exec(ctx, sql, args...)
+	return err
+}
+
 // handleTx is the whole runtime with one UPDATE for each message, in groups of at most group if that is above 0.
-func handleTx(group, parallel int) func(context.Context, *inboxBench, int) (speed, error) {
+func handleTx(group, parallel int, do func(context.Context, pgx.Tx, string, ...any) error) func(context.Context, *inboxBench, int) (speed, error) {
 	return func(ctx context.Context, b *inboxBench, inFlight int) (speed, error) {
 		conns := inFlight
 		if group > 0 {
@@ -57,8 +63,7 @@ func handleTx(group, parallel int) func(context.Context, *inboxBench, int) (spee
 			}
 			effect := b.effect()
 			runtime.HandleTx(c, "posted", tx, func(ctx context.Context, tx pgx.Tx, p posting) error {
-				_, err := tx.Exec(ctx, effect, p.Amount, p.Account)
-				return err
+				return do(ctx, tx, effect, p.Amount, p.Account)
 			})
 		})
 	}

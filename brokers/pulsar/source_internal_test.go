@@ -1,7 +1,6 @@
 package pulsar
 
 import (
-	"bytes"
 	"log/slog"
 	"strings"
 	"sync"
@@ -16,15 +15,23 @@ import (
 type offering struct {
 	*source
 	in    chan received
-	log   bytes.Buffer
+	log   lines
 	taken chan string // payloads of what was taken
 	cease func()      // ends the source
 }
 
+// lines are what was logged.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
 // offer has the source forward in this bubble, until the test ends.
 func offer(t *testing.T) *offering {
-	o := &offering{source: newSource("topic"), in: make(chan received), taken: make(chan string, 10)}
-	go o.forward(o.in, slog.New(slog.NewTextHandler(&o.log, nil)))
+	o := &offering{source: newSource("topic"), in: make(chan received), log: make(lines, 10), taken: make(chan string, 10)}
+	go o.forward(o.in, slog.New(slog.NewTextHandler(o.log, nil)))
 	o.cease = sync.OnceFunc(func() { close(o.end) })
 	t.Cleanup(func() {
 		o.cease()
@@ -97,15 +104,18 @@ func TestLongSilenceIsLogged(t *testing.T) {
 		policy := o.breakUp()
 		time.Sleep(silence - time.Second)
 		synctest.Wait()
-		if o.log.Len() > 0 {
-			t.Errorf("before its time: %s", o.log.String())
+		if len(o.log) > 0 {
+			t.Errorf("before its time: %s", <-o.log)
 		}
 		time.Sleep(2*silence + time.Second)
 		synctest.Wait()
 		policy.Reset()
 		time.Sleep(2 * silence)
-		if got := strings.Count(o.log.String(), "the client has not connected again"); got != 3 {
-			t.Errorf("%d lines in the 3 minutes without a connection and 2 with one, want 3: %s", got, o.log.String())
+		if len(o.log) != 3 {
+			t.Fatalf("%d lines in the 3 minutes without a connection and 2 with one, want 3", len(o.log))
+		}
+		if line := <-o.log; !strings.Contains(line, "the client has not connected again") || !strings.Contains(line, "level=ERROR") {
+			t.Errorf("it logs %s", line)
 		}
 	})
 }

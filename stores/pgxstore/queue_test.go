@@ -135,7 +135,8 @@ func TestI4FailedQueuedStatementFailsOnce(t *testing.T) {
 			return err
 		},
 		"Query": func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Query(ctx, "SELECT 1")
+			rows, err := tx.Query(ctx, "SELECT 1")
+			rows.Close()
 			return err
 		},
 		"QueryRow":  func(ctx context.Context, tx pgx.Tx) error { return tx.QueryRow(ctx, "SELECT 1").Scan(new(int)) },

@@ -108,7 +108,10 @@ var rules = []struct {
 }
 
 // adapters know no other adapter.
-var adapters = []string{"brokers/amqp", "brokers/memory", "brokers/jetstream", "brokers/kafka", "brokers/postgres", "brokers/pulsar", "brokers/sqs"}
+var adapters = []string{
+	"brokers/amqp", "brokers/jetstream", "brokers/kafka", "brokers/memory", "brokers/postgres", "brokers/pulsar",
+	"brokers/redisstream", "brokers/sqs",
+}
 
 func TestImportTable(t *testing.T) {
 	deps := dependencies(t)

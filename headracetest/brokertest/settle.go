@@ -1,6 +1,7 @@
 package brokertest
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -11,7 +12,8 @@ import (
 
 func share(t *T) {
 	const n = 60
-	a, b := t.read("c", t.window(4)), t.read("c", t.window(4))
+	size := t.window(cmp.Or(t.SharedWindow, 4))
+	a, b := t.read("c", size), t.read("c", size)
 	t.publish(0, n)
 	var got []int
 	limit := time.After(t.Wait)

@@ -55,6 +55,9 @@ type Suite struct {
 	// at-least-once, and rare; the suite wants to be told.
 	ReleasedMayRepeat bool
 
+	// SharedWindow is the window of each of several subscribers of one name, for a server that may stop delivering to small ones. Default 4.
+	SharedWindow int
+
 	// LeftBehind are the functions of a client library, by their full names, whose goroutines it leaves behind, whatever the adapter does.
 	LeftBehind []string
 

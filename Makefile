@@ -41,7 +41,7 @@ bench-sql: ## Postgres: inbox, growth and outbox beside hand-written loops (15 m
 	@eval "$$(integration/servers env postgres kafka)" && for part in $(or $(PART),inbox growth relay); do \
 		$(GO) run ./integration/bench/sql $$part $(if $(JSON),-json) || exit 1; done
 
-bench-brokers: ## every adapter beside the stock one and the raw client (5 min, table and JSON lines); ONLY=kafka/headrace, JSON=1
+bench-brokers: ## every adapter beside the stock one and the raw client (3 min, table and JSON lines); ONLY=kafka/headrace, JSON=1
 	@eval "$$(integration/servers env)" && $(GO) run ./integration/bench/brokers $(if $(ONLY),-only $(ONLY)) $(if $(JSON),-format json)
 
 fuzz: ## fuzz every target for FUZZTIME (60s), two at a time; FUZZERS="./event:FuzzNew" for some; CI runs four of them

@@ -341,11 +341,28 @@ func wantSettled(t *testing.T, want string, deliveries ...*sent) {
 func runRouter(t *testing.T, intake *ordering.Intake, sub message.Subscriber, handler message.NoPublishHandlerFunc) *message.Router {
 	t.Helper()
 	router := message.NewDefaultRouter(watermill.NopLogger{})
-	router.AddSubscriberDecorators(intake.Decorate)
+	decorated := decorator(t, router, intake)
 	router.AddMiddleware(intake.Middleware)
-	router.AddConsumerHandler("handler", "orders", subscriberOf(sub), handler)
+	router.AddConsumerHandler("handler", "orders", decorated(sub), handler)
 	start(t, router)
 	return router
+}
+
+// decorator returns what puts an intake before a handler's subscriber. A router wraps a subscriber before it decorates it, and nobody can
+// pull from what is wrapped: so one that is pulled from is decorated here, as the runtime does it, and any other by the router.
+func decorator(t *testing.T, router *message.Router, intake *ordering.Intake) func(message.Subscriber) message.Subscriber {
+	t.Helper()
+	if !pulling {
+		router.AddSubscriberDecorators(intake.Decorate)
+		return func(sub message.Subscriber) message.Subscriber { return sub }
+	}
+	return func(sub message.Subscriber) message.Subscriber {
+		decorated, err := intake.Decorate(subscriberOf(sub))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decorated
+	}
 }
 
 func start(t *testing.T, router *message.Router) {

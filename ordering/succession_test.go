@@ -24,13 +24,13 @@ func TestSuccessorHasTheRoutersValuesAndItsOwnState(t *testing.T) {
 		src := newSource()
 		sent := src.push("orders", "k", "1", "2", "3")
 		router := message.NewDefaultRouter(watermill.NopLogger{})
-		router.AddSubscriberDecorators(intake.Decorate)
+		decorated := decorator(t, router, intake)
 		calls := 0
 		router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) { calls++; return h(msg) }
 		}, intake.Middleware)
 		var got []string
-		router.AddConsumerHandler("handler", "orders", subscriberOf(src), func(msg *message.Message) error {
+		router.AddConsumerHandler("handler", "orders", decorated(src), func(msg *message.Message) error {
 			synctest.Wait() // the others wait in the lane by then
 			ctx, cancel := context.WithCancelCause(msg.Context())
 			cancel(errTest)
@@ -64,13 +64,13 @@ func TestSuccessorIsOfTheSameSubscription(t *testing.T) {
 	intake := newIntake(t, ordering.Config{Concurrency: 2, Successors: true})
 	src := newSource()
 	router := message.NewDefaultRouter(watermill.NopLogger{})
-	router.AddSubscriberDecorators(intake.Decorate)
+	decorated := decorator(t, router, intake)
 	router.AddMiddleware(intake.Middleware)
 	var ran sync.WaitGroup
 	for _, topic := range []string{"a", "b"} {
 		src.push(topic, "k", ids("m", n)...)
 		ran.Add(n)
-		router.AddConsumerHandler("of "+topic, topic, subscriberOf(src), func(msg *message.Message) error {
+		router.AddConsumerHandler("of "+topic, topic, decorated(src), func(msg *message.Message) error {
 			defer ran.Done()
 			d := flight.From(msg.Context())
 			if name := message.HandlerNameFromCtx(msg.Context()); d.Topic != topic || name != "of "+topic {

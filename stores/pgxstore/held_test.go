@@ -30,6 +30,12 @@ func (p place) published(t *testing.T) []string {
 	return got
 }
 
+// execModes are the ways in which pgx sends statements.
+var execModes = map[string]pgx.QueryExecMode{
+	"Prepared": pgx.QueryExecModeCacheStatement, "Describe": pgx.QueryExecModeCacheDescribe,
+	"Exec": pgx.QueryExecModeExec, "SimpleProtocol": pgx.QueryExecModeSimpleProtocol,
+}
+
 func outgoing(payload string) *message.Message {
 	msg := message.NewMessage("id-"+payload[:min(len(payload), 20)], []byte(payload))
 	msg.Metadata[event.MetaPartitionKey] = "k"
@@ -38,10 +44,7 @@ func outgoing(payload string) *message.Message {
 
 // Rows that go with the COMMIT are those of the transaction as it ends, in the order in which they were added.
 func TestOutboxRowsGoWithTheCommit(t *testing.T) {
-	for name, mode := range map[string]pgx.QueryExecMode{
-		"Prepared": pgx.QueryExecModeCacheStatement, "Describe": pgx.QueryExecModeCacheDescribe,
-		"Exec": pgx.QueryExecModeExec, "SimpleProtocol": pgx.QueryExecModeSimpleProtocol,
-	} {
+	for name, mode := range execModes {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t, mode)
 			store := p.migrated(t)

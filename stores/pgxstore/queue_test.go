@@ -32,10 +32,7 @@ func (p place) journal(t *testing.T) (insert string, read func() string) {
 
 // What is queued waits until something else is sent, and keeps its place before it, whatever that is.
 func TestQueuedStatementsKeepTheirOrder(t *testing.T) {
-	for name, mode := range map[string]pgx.QueryExecMode{
-		"Prepared": pgx.QueryExecModeCacheStatement, "Describe": pgx.QueryExecModeCacheDescribe,
-		"Exec": pgx.QueryExecModeExec, "SimpleProtocol": pgx.QueryExecModeSimpleProtocol,
-	} {
+	for name, mode := range execModes {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t, mode)
 			store := p.migrated(t)

@@ -230,6 +230,46 @@ func TestDuplicatesVouchForNothing(t *testing.T) {
 	}
 }
 
+// The attempts of a message were used up while the database was away, and the next one failed by a connection that it had lost: a dead letter,
+// for what no message can cause, and for one failure that may be its own. It gets a whole series for these.
+func TestI11WhatNoMessageCanCauseUsesNoAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const away, attempts = 4, 5
+		b, err := middleware.NewBreaker(middleware.BreakerConfig{}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		calls := 0
+		handle := mustRetry(t, middleware.RetryConfig{MaxAttempts: attempts, Breaker: b})(func(msg *message.Message) ([]*message.Message, error) {
+			if msg.UUID != "unlucky" {
+				return nil, nil
+			}
+			if calls++; calls <= away {
+				return nil, classify.Unavailable(errDown)
+			}
+			return nil, errDown
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		var others sync.WaitGroup
+		others.Go(func() { // they succeed all the time
+			for i := 0; ctx.Err() == nil; i++ {
+				if _, err := handle(newMessage(ctx, fmt.Sprint(i))); err != nil && !isStop(err) {
+					t.Errorf("message %d: %v", i, err)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+		_, err = handle(newMessage(ctx, "unlucky"))
+		stop()
+		others.Wait()
+		fail, ok := errors.AsType[*middleware.GaveUpError](err)
+		if want := away + 1 + attempts; !ok || calls != want || fail.Attempts != want {
+			t.Errorf("after %d attempts: %v; want it given up after %d", calls, err, want)
+		}
+	})
+}
+
 func TestHundredsThatComeAndFailAtOnceAllSucceedInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t, middleware.BreakerConfig{Keys: 2, After: time.Millisecond, ProbeDelay: 5 * time.Millisecond, MaxProbeDelay: 50 * time.Millisecond, Ramp: 8},

@@ -24,6 +24,7 @@ type series struct {
 	first    uint64 // the breaker's clock of the first failure since then
 	hasFirst bool
 
+	away  bool // one of them has failed by what no message can cause
 	held  bool // the limits are reached, and nothing vouches for it that the message is at fault
 	holds *backoff.ExponentialBackOff
 }
@@ -57,6 +58,7 @@ func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
 		s.Breaker.dropped(p)
 		return 0, &s.fail
 	}
+	s.away = s.away || result.Unavailable && !s.Breaker.off()
 	if clock := s.Breaker.failed(s.flight, p, result.ErrorType); !s.hasFirst {
 		s.first, s.hasFirst = clock, true
 	}
@@ -75,9 +77,9 @@ func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
 		s.held = true
 		return s.holdFor(result), nil
 	}
-	if s.held {
-		// It may have failed for no other reason than those that fail no longer: it gets one full series
-		// to show.
+	if s.held || s.away {
+		// It may have failed for no other reason than those that fail no longer, or for what it cannot have caused: it gets
+		// one full series to show.
 		s.restart()
 		if delay, ok := s.within(result); ok {
 			return delay, nil
@@ -161,7 +163,7 @@ func (s *series) wait(ctx context.Context, delay time.Duration) (pass, bool) {
 // restart begins the limits anew.
 func (s *series) restart() {
 	s.attempts, s.since, s.steps = 0, s.fail.LastFailure, nil
-	s.held, s.holds = false, nil
+	s.away, s.held, s.holds = false, false, nil
 }
 
 // newBackoff returns a fresh backoff. Messages must not share one: each would lengthen the other's delays.

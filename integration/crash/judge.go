@@ -48,7 +48,24 @@ func (r *Report) judge(ctx context.Context, pool *pgxpool.Pool, histories string
 			r.Broken = append(r.Broken, fmt.Sprintf("%d %s", n, f.name))
 		}
 	}
+	if err := r.judgeDeadLetters(ctx, pool); err != nil {
+		return err
+	}
 	return r.judgeHistory(ctx, pool, histories)
+}
+
+// judgeDeadLetters tells why: what is dead-lettered here should not be.
+func (r *Report) judgeDeadLetters(ctx context.Context, pool *pgxpool.Pool) error {
+	rows, err := pool.Query(ctx, `SELECT uuid || ': ' || metadata FROM headrace_broker_message m JOIN headrace_broker_group g ON g.id = m.group_id
+		WHERE g.topic <> $1 LIMIT 10`, topic)
+	if err != nil {
+		return err
+	}
+	letters, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, letter := range letters {
+		r.Broken = append(r.Broken, "dead letter: "+letter)
+	}
+	return err
 }
 
 // judgeHistory judges what the consumers wrote. What was published is read from the table, for a producer can die

@@ -233,12 +233,19 @@ func (r *recorded) Once(ctx context.Context, claim inbox.Claim, fn func(context.
 func (r *recorded) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(context.Context, pgx.Tx, []bool) error) error {
 	var isNew []bool
 	err := r.Store.OnceGroup(ctx, claims, func(ctx context.Context, tx pgx.Tx, claimed []bool) error {
+		for i, claim := range claims {
+			if !claimed[i] { // whatever becomes of the others
+				r.outcome(claim.ID, false)
+			}
+		}
 		isNew = claimed
 		return fn(ctx, tx, claimed)
 	})
 	if err == nil {
 		for i, claim := range claims {
-			r.outcome(claim.ID, isNew[i])
+			if isNew[i] {
+				r.outcome(claim.ID, true)
+			}
 		}
 	}
 	return err

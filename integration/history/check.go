@@ -152,7 +152,8 @@ func (c *checker) handled(s *scope, p *published, m *state, r Record) {
 	case Effect:
 		c.effect(s, p, m, r)
 	case Skipped, Discard:
-		m.settled = true
+		// Where it is a duplicate, the record of the effect is late: its process was frozen after the COMMIT.
+		m.settled, m.placed = true, true
 		delete(s.parked[p.key], r.ID)
 	case Dead, Park:
 		c.inOrder(s, p, m, r)
@@ -254,7 +255,7 @@ func (c *checker) effect(s *scope, p *published, m *state, r Record) {
 	}
 }
 
-// inOrder judges a message's first outcome. A skip is none: a stale message may be skipped at any time.
+// inOrder judges a message's first outcome. A skip is not judged: a stale message may be skipped at any time.
 func (c *checker) inOrder(s *scope, p *published, m *state, r Record) {
 	first := !m.placed
 	m.placed = true

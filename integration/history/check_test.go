@@ -116,6 +116,10 @@ func TestWhatIsExplainedBreaksNothing(t *testing.T) {
 		{"a crash between effect and ack", []string{
 			"published p once a-1", "start c once a-1", "effect c once a-1", "crash c", "start d once a-1", "skipped d once a-1", "end d once a-1", "ack d once a-1",
 		}},
+		{"a process that froze between its commit and the record of it", []string{
+			"published p once a-1", "published p once a-2", "start c once a-1", "crash c", "start d once a-1", "skipped d once a-1", "end d once a-1",
+			"start d once a-2", "effect d once a-2", "end d once a-2", "effect c once a-1",
+		}},
 		{"a retry", []string{
 			"published p once a-1", "start c once a-1", "failed c once a-1", "start c once a-1", "effect c once a-1", "end c once a-1", "ack c once a-1",
 		}},

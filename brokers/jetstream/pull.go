@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The pull request. The server answers it with messages, and with idle heartbeats while there are none; a
-// request that is silent for pullSilence is taken for lost.
+// A pull request. The server answers it with messages, and with idle heartbeats while there are none; when all is
+// silent for pullSilence, all requests are taken for lost.
 const (
 	pullExpires   = 30 * time.Second
 	pullHeartbeat = 5 * time.Second
@@ -21,16 +21,18 @@ const (
 	backoffMax = 5 * time.Second
 )
 
-// pull is the one pull request that a subscription has open, if any.
+// pull is the pull requests that a subscription has open. The server serves them in turn.
 type pull struct {
 	subject    string // of the server's API
 	maxBatch   int    // the durable's own limits; 0: none
 	maxExpires time.Duration
+	single     bool // the durable allows one request only
 
-	number  uint64 // of the request
-	open    int    // how many messages it may still bring; 0: there is no request
-	due     time.Time
-	backoff time.Duration
+	number    uint64    // of the last request
+	forgotten uint64    // those up to this are of no interest
+	open      int       // how many messages they may still bring, all together; 0: there is none
+	due       time.Time // when something is to be done: they are silent, a room has grown for long enough, a failure is over
+	backoff   time.Duration
 }
 
 // heard notes a sign of life.
@@ -51,14 +53,26 @@ func (p *pull) got() {
 	}
 }
 
-// forget ends the request, whatever the server thinks of it.
+// forget ends all requests, whatever the server thinks of them.
 func (p *pull) forget() {
-	p.number++
+	p.forgotten = p.number
 	p.open = 0
 	p.due = time.Time{}
 }
 
-// fail ends the request and puts off the next.
+// expired ends one request, which still had so many messages to bring.
+func (p *pull) expired(pending string) {
+	n, err := strconv.Atoi(pending)
+	if err != nil || n < 0 {
+		p.forget() // an old server does not tell
+		return
+	}
+	if p.open = max(p.open-n, 0); p.open == 0 {
+		p.due = time.Time{}
+	}
+}
+
+// fail ends all requests and puts off the next.
 func (p *pull) fail() {
 	p.forget()
 	p.backoff = min(max(2*p.backoff, backoffMin), backoffMax)
@@ -74,7 +88,7 @@ func (s *subscription) aboutPull(token string, m *nats.Msg) {
 	switch status {
 	case "100": // idle heartbeat
 	case "404", "408":
-		s.pull.forget() // it has expired
+		s.pull.expired(m.Header.Get("Nats-Pending-Messages"))
 	default:
 		// 409: the durable was deleted, changed its leader, or has limits. 503: there is no such durable, or JetStream is
 		// not up yet. Only the server's own word ends the subscription.
@@ -86,31 +100,35 @@ func (s *subscription) aboutPull(token string, m *nats.Msg) {
 	}
 }
 
-// requestMore opens a pull request for the room in the window, if there is none and it is time. All that it can
-// bring fits into the window, so that what is prefetched is bounded by it.
+// requestMore opens a pull request for the room in the window, if there is enough of it or it is time. All that the open ones
+// can bring fits into the window, so that what is prefetched is bounded by it. The next one is on its way while the last
+// one still brings messages: the server never waits for us.
 func (s *subscription) requestMore() {
 	p := &s.pull
-	now := time.Now
-	if p.open > 0 {
-		if now().Before(p.due) {
-			return
-		}
-		s.log.Debug("jetstream: pull request is silent", "number", p.number)
+	now := time.Now()
+	late := !p.due.IsZero() && !now.Before(p.due)
+	if p.open > 0 && late {
+		s.log.Debug("jetstream: the pull requests are silent", "last", p.number)
 		p.fail()
 		return
 	}
-	waited := !p.due.IsZero()
-	if waited && now().Before(p.due) {
+	if p.backoff > 0 && !p.due.IsZero() && !late {
 		return
 	}
-	p.due = time.Time{}
-	room := s.window - len(s.held) - len(s.queue) - len(s.unconfirmed)
-	if room <= 0 || !s.conn.IsConnected() {
-		return // a settlement, or the connection's status, comes here again
+	if late {
+		p.due = time.Time{}
 	}
-	if !waited && room < s.window/4 {
+	room := s.window - len(s.held) - len(s.queue) - len(s.unconfirmed) - p.open
+	switch {
+	case room <= 0 || !s.conn.IsConnected():
+		return // a settlement, or the connection's status, comes here again
+	case p.open > 0 && (p.single || room < s.window/4):
+		return // what is open brings more, and comes here again
+	case p.open == 0 && room < s.window/4 && !late:
 		// One request for each ack would be a waste. Wait a little for more.
-		p.due = now().Add(gatherFor)
+		if p.due.IsZero() {
+			p.due = now.Add(gatherFor)
+		}
 		return
 	}
 	request := p.limit(pullRequest{Batch: room, Expires: pullExpires})
@@ -120,8 +138,8 @@ func (s *subscription) requestMore() {
 		p.fail()
 		return
 	}
-	p.open = request.Batch
-	p.due = now().Add(pullSilence)
+	p.open += request.Batch
+	p.due = now.Add(pullSilence)
 }
 
 // pullRequest is what the server is asked.
@@ -143,8 +161,11 @@ func (p *pull) limit(r pullRequest) pullRequest {
 	return r
 }
 
-// is tells whether token is that of the last request.
-func (p *pull) is(token string) bool { return token == strconv.FormatUint(p.number, 10) }
+// is tells whether token is that of a request which may be open.
+func (p *pull) is(token string) bool {
+	n, err := strconv.ParseUint(token, 10, 64)
+	return err == nil && n > p.forgotten && n <= p.number
+}
 
 // request sends r under the next number.
 func (s *subscription) request(r pullRequest) error {

@@ -56,6 +56,7 @@ func (b *Broker) open(ctx context.Context, want brokers.Subscription, topic stri
 			subject:    b.apiPrefix() + "CONSUMER.MSG.NEXT." + info.Stream + "." + info.Name,
 			maxBatch:   info.Config.MaxRequestBatch,
 			maxExpires: info.Config.MaxRequestExpires,
+			single:     info.Config.MaxWaiting == 1,
 		},
 	}
 	s.lookup = func(ctx context.Context) error {

@@ -256,6 +256,9 @@ var faults = []struct {
 			return nil, false
 		}
 		for j := i + 1; j < len(log); j++ {
+			if log[j].Kind == Skipped && log[j].ID == log[i].ID {
+				return nil, false // the record of its effect would be a late one
+			}
 			if log[j].Kind == Effect && log[j].Key == log[i].Key {
 				log[i], log[j] = log[j], log[i]
 				return log, true

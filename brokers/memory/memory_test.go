@@ -250,6 +250,43 @@ func TestPartitionChangesHandsOnlyWhenNothingIsHeld(t *testing.T) {
 	})
 }
 
+// A third member came, and a partition of the second one, which was at its window, became the first one's. Nobody told the
+// first one, so a message that waited there rested until something else was published.
+func TestNewMemberWakesTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := memory.New(memory.Config{Partitions: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		_, first := subscribe(t, b, "c", "orders", 1)
+		_, second := subscribe(t, b, "c", "orders", 1)
+		get := func(in <-chan *message.Message, partition int32) *message.Message {
+			t.Helper()
+			synctest.Wait()
+			select {
+			case m := <-in:
+				if got := brokers.DeliveryOf(m.Context()).Partition; got != partition {
+					t.Fatalf("got message %s of partition %d, want one of partition %d", m.UUID, got, partition)
+				}
+				return m
+			default:
+				t.Fatalf("the message of partition %d does not come", partition)
+				return nil
+			}
+		}
+		mustPublish(t, b, "orders", 0, 1) // without keys they go to partitions 1, 2 and 3
+		held := get(second, 1)
+		mustPublish(t, b, "orders", 1, 3)
+		get(first, 2).Ack()
+		synctest.Wait()
+		subscribe(t, b, "c", "orders", 1)
+		synctest.Wait()
+		held.Ack()
+		get(first, 3).Ack()
+	})
+}
+
 func TestNackDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, err := memory.New(memory.Config{MaxNackDelay: 5 * time.Millisecond})

@@ -194,11 +194,12 @@ func (t *topic) join(consumer string) *group {
 	return g
 }
 
-// enter makes s a member of its group.
+// enter makes s a member of its group. Partitions also change hands between the others.
 func (t *topic) enter(s *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.group.members = append(s.group.members, s)
+	s.group.wakeLocked()
 }
 
 // leave ends the membership of s, which holds nothing any more.
@@ -206,7 +207,12 @@ func (t *topic) leave(s *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.group.members = slices.DeleteFunc(s.group.members, func(m *subscription) bool { return m == s })
-	for _, m := range s.group.members {
+	s.group.wakeLocked()
+}
+
+// wakeLocked tells all members that partitions have changed hands. It needs topic.mu.
+func (g *group) wakeLocked() {
+	for _, m := range g.members {
 		m.wakeLocked()
 	}
 }

@@ -118,9 +118,10 @@ type Config struct {
 	// MaxMessageBytes bounds a message with its attributes: what the queues allow. 1 KiB to 1 MiB. Default 256 KiB.
 	MaxMessageBytes int
 
-	// CloseTimeout bounds how long the end of a subscription waits for acks and returns to be taken, and how long beyond
-	// WaitTime a receive may take. WaitTime and CloseTimeout have to fit into the time that whoever closes it has, 5 s for the
-	// runtime. Default 2 s.
+	// CloseTimeout bounds how long a subscription waits for some acks or returns to be taken, and how long beyond WaitTime a receive
+	// may take. All of its end takes no longer than WaitTime and CloseTimeout together, which has to fit into the time that
+	// whoever closes it has, 5 s for the runtime. What could not be given back by then comes again when its Visibility ends.
+	// Default 2 s.
 	CloseTimeout time.Duration
 
 	// Logger gets what nobody can be told by an error. Default slog.Default().

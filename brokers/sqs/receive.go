@@ -152,6 +152,12 @@ func (s *subscription) hold(ctx context.Context, messages []types.Message, began
 	}
 	s.ending.Lock()
 	defer s.ending.Unlock()
+	if !s.ended {
+		// All before the first is held: with an earlier delivery goes what came after it in its group, of which none of these is.
+		for i := range messages {
+			s.loseEarlier(aws.ToString(messages[i].MessageId))
+		}
+	}
 	now := time.Now()
 	all := make([]*hold, 0, len(messages))
 	for i := range messages {
@@ -193,14 +199,11 @@ func (s *subscription) holdOne(ctx context.Context, received *types.Message, e *
 		Count:       e.count,
 		DecodeError: err,
 	}
+	s.loseEarlier(e.id) // a standard queue can give two copies at once
 	s.mu.Lock()
 	s.seq++
 	e.seq = s.seq
-	earlier := s.held[e.id]
 	s.mu.Unlock()
-	if earlier != nil {
-		s.lose(earlier, errReceivedAgain)
-	}
 	h := s.settler.Hold(ctx, m, d, e)
 	s.hook(h)
 	s.mu.Lock()
@@ -210,6 +213,16 @@ func (s *subscription) holdOne(ctx context.Context, received *types.Message, e *
 }
 
 var errReceivedAgain = errors.New("it was received again")
+
+// loseEarlier lets go of an earlier delivery of a message.
+func (s *subscription) loseEarlier(id string) {
+	s.mu.Lock()
+	earlier := s.held[id]
+	s.mu.Unlock()
+	if earlier != nil {
+		s.lose(earlier, errReceivedAgain)
+	}
+}
 
 // hook adds to what the settler does with a delivery. Nobody has it yet.
 func (s *subscription) hook(h *hold) {

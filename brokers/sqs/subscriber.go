@@ -8,8 +8,8 @@ import (
 )
 
 // subscribe makes the queue if it is not there, checks its redrive policy, and opens a subscription. It takes up to
-// Config.WaitTime to end. Acks that were given by then reach the service; what was not settled is given back. So its context
-// has to last as long as anybody holds a delivery.
+// Config.WaitTime to end, and with a slow service Config.CloseTimeout more. Acks that were given by then reach the service; what
+// was not settled is given back. So its context has to last as long as anybody holds a delivery.
 func (b *Broker) subscribe(ctx context.Context, want brokers.Subscription, topic string) (adapter.Opened, error) {
 	q, err := b.consumerQueue(ctx, topic, want.Consumer)
 	if err != nil {

@@ -41,6 +41,7 @@ type subscription struct {
 	held     map[string]*hold // by message id; at most the window
 	recalled []*entry         // taken away from their holders, to be given back
 	unsent   []*entry         // acked, not deleted yet: each has its place in the window
+	over     time.Time        // when the end has to be over; zero: it has not begun
 	resume   time.Time        // no receive before that
 	pause    time.Duration    // how long the next one is
 }
@@ -98,6 +99,9 @@ func (s *subscription) run(ctx context.Context) {
 		pollers.Go(func() { s.poll(ctx, i > 0) })
 	}
 	<-ctx.Done()
+	s.mu.Lock()
+	s.over = time.Now().Add(s.config.WaitTime + s.config.CloseTimeout)
+	s.mu.Unlock()
 	s.ending.Lock()
 	s.ended = true
 	s.ending.Unlock()
@@ -127,9 +131,15 @@ func (s *subscription) end() {
 	}
 }
 
-// lastCall is the context of a call that does not end with the subscription's.
+// lastCall is the context of a call that does not end with the subscription's. Those after its end have one limit for all.
 func (s *subscription) lastCall() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), s.config.CloseTimeout)
+	limit := time.Now().Add(s.config.CloseTimeout)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over.IsZero() && s.over.Before(limit) {
+		limit = s.over
+	}
+	return context.WithDeadline(context.Background(), limit)
 }
 
 // recall takes from their holders what came after e in its group: e comes again, and before them. Their contexts end, and

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -51,7 +52,9 @@ func (b *bucket) add(e *entry) {
 		b.queue = append(b.queue, e)
 		return
 	}
-	i, there := slices.BinarySearchFunc(b.queue, e.id, func(e *entry, id int64) int { return int(e.id - id) })
+	i, there := slices.BinarySearchFunc(b.queue, e, func(a, e *entry) int {
+		return cmp.Or(cmp.Compare(a.id, e.id), a.stored.Compare(e.stored))
+	})
 	if !there {
 		b.queue = slices.Insert(b.queue, i, e)
 	}

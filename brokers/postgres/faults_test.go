@@ -112,6 +112,75 @@ func TestO7AckWithALostLeaseDeletesNothing(t *testing.T) {
 	e.eventually("no row is left", func() bool { return e.rows() == 0 })
 }
 
+// Deletes are slow and succeed, and acks come all the time: leases were not kept meanwhile, so after each LeaseTTL the
+// window came again.
+func TestSteadyAcksKeepTheBuckets(t *testing.T) {
+	const ttl = time.Second
+	e := newEnv(t)
+	config := e.config()
+	config.LeaseTTL = ttl
+	b := open(t, config)
+	if err := b.Register(t.Context(), "orders", "c"); err != nil {
+		t.Fatal(err)
+	}
+	e.exec("INSERT INTO " + e.table("message") + " (group_id, bucket, uuid) SELECT g.id, n % 64, n FROM " + e.table("group") + " g, generate_series(1, 5000) n")
+	slow := pgx.Identifier{e.schema, "slow"}.Sanitize()
+	e.exec("CREATE FUNCTION " + slow + "() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.03); RETURN NULL; END'")
+	e.exec("CREATE TRIGGER slow BEFORE DELETE ON " + e.table("message") + " FOR EACH STATEMENT EXECUTE FUNCTION " + slow + "()")
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 64)
+	held := adaptertest.Next(t, in)
+	seen := map[string]bool{held.UUID: true}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(3 * ttl); end != nil; {
+		select {
+		case <-tick.C:
+			m := adaptertest.Next(t, in)
+			if seen[m.UUID] {
+				t.Fatalf("message %s came twice", m.UUID)
+			}
+			seen[m.UUID] = true
+			m.Ack()
+		case <-held.Context().Done():
+			t.Fatalf("the context of a delivery ended after %d messages: its lease was not kept", len(seen))
+		case <-end:
+			end = nil
+		}
+	}
+}
+
+// A failover sends the sequence back, and the new server gives ids to other rows that rows in memory have. An ack deleted such
+// a row, which was hidden until then.
+func TestIDsThatAreUsedAgainHideNothing(t *testing.T) {
+	e := newEnv(t)
+	b := open(t, e.config())
+	if err := b.Register(t.Context(), "orders", "c"); err != nil {
+		t.Fatal(err)
+	}
+	// Something is not committed yet, so all ids are looked at again.
+	tx, err := e.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if err := b.PublisherTx(t.Context(), tx).Publish("orders", keyed("never", "key")); err != nil {
+		t.Fatal(err)
+	}
+	publishIDs(t, b, "orders", "1", "2")
+	_, in := adaptertest.Subscribe(t, b, "c", "orders", 1)
+	held := adaptertest.Next(t, in) // and the other one waits
+	e.exec("WITH old AS (DELETE FROM " + e.table("message") + " RETURNING *) INSERT INTO " + e.table("message") +
+		" (group_id, bucket, id, uuid, created_at) SELECT group_id, bucket, id, 'new ' || uuid, created_at + interval '1 microsecond' FROM old")
+	held.Ack()
+	got := map[string]bool{}
+	for !got["new 1"] || !got["new 2"] {
+		for _, id := range ack(t, in, 1) {
+			got[id] = true
+		}
+	}
+	e.eventually("the new rows are deleted when they are acked", func() bool { return e.rows() == 0 })
+}
+
 // TestChild is the other process of tests, see child.
 func TestChild(t *testing.T) {
 	url := os.Getenv("HEADRACE_TEST_CHILD")

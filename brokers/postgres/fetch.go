@@ -22,8 +22,14 @@ type request struct {
 	lows    []int64
 	seen    []int64
 	takes   []int64
-	known   []int64 // ids in memory
-	safe    int64   // proven before it was made
+	known   []int64     // ids in memory
+	stored  []time.Time // and when those rows were stored: an id alone can be given out again after a failover
+	safe    int64       // proven before it was made
+}
+
+// know adds a row that is in memory.
+func (r *request) know(id int64, stored time.Time) {
+	r.known, r.stored = append(r.known, id), append(r.stored, stored)
 }
 
 // page is the answer.
@@ -47,7 +53,7 @@ func (s *subscription) fetch(ctx context.Context, r *request) *page {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()
 	p.err = func() error {
-		rows, err := s.broker.pool.Query(ctx, s.broker.sql.fetch, s.group.id, r.numbers, r.lows, r.seen, r.takes, r.known, pageBytes)
+		rows, err := s.broker.pool.Query(ctx, s.broker.sql.fetch, s.group.id, r.numbers, r.lows, r.seen, r.takes, r.known, r.stored, pageBytes)
 		if err != nil {
 			return err
 		}
@@ -87,7 +93,7 @@ func (s *subscription) ask(now time.Time) {
 		s.fromScratch()
 		s.rescanned = now
 	}
-	r := &request{safe: s.safe.Load(), known: []int64{}} // a nil slice is NULL
+	r := &request{safe: s.safe.Load(), known: []int64{}, stored: []time.Time{}} // a nil slice is NULL
 	for _, b := range s.owned {
 		if b.leaving {
 			continue
@@ -97,7 +103,7 @@ func (s *subscription) ask(now time.Time) {
 		r.lows = append(r.lows, b.low)
 		r.seen = append(r.seen, b.seen)
 		for _, e := range b.queue {
-			r.known = append(r.known, e.id)
+			r.know(e.id, e.stored)
 		}
 	}
 	if len(r.buckets) == 0 { // they are about to be given up
@@ -106,12 +112,12 @@ func (s *subscription) ask(now time.Time) {
 	}
 	r.takes = s.takes(r.buckets)
 	for _, h := range s.held {
-		r.known = append(r.known, h.entry.id)
+		r.know(h.entry.id, h.entry.stored)
 	}
 	if s.next != nil {
-		r.known = append(r.known, s.next.entry.id)
+		r.know(s.next.entry.id, s.next.entry.stored)
 	}
-	r.known = s.keeper.unremoved(r.known)
+	s.keeper.unremoved(r)
 	s.more, s.asked = false, true
 	s.requests <- r // has room for one
 }

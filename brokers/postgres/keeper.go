@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 var errUnregistered = errors.New("the consumer was unregistered")
 
 const (
-	// removeAtOnce bounds one statement that deletes acked messages.
+	// removeAtOnce bounds the messages of one statement.
 	removeAtOnce = 2_000
 	// maxUnremoved bounds the acked messages that are not deleted yet, beside the window: then nothing is
 	// delivered until the database has caught up.
@@ -27,6 +28,7 @@ const (
 type settled struct {
 	lease
 	id         int64
+	stored     time.Time // with the id it names one row, also when another server gives out the id again
 	deliveries int
 }
 
@@ -44,39 +46,40 @@ type keeper struct {
 	s       *subscription
 	owner   string
 	members int // as the last beat said
+	turn    int // of the kinds of statements
+	batch   int // messages that a statement can have and end in time
 
 	kick  chan struct{} // something to write; capacity 1
 	early chan struct{} // beat now; capacity 1
 
 	mu        sync.Mutex
-	acked     []settled // not yet deleted
-	removing  []settled // being deleted
-	returned  []settled // deliveries to be stored
+	acked     []settled // not yet deleted; all but the keeper only append
+	returned  []settled // deliveries to be stored; likewise
 	releasing []lease
 	tenure    *tenure // not yet seen by the subscription
 }
 
 func newKeeper(s *subscription) *keeper {
-	return &keeper{s: s, kick: make(chan struct{}, 1), early: make(chan struct{}, 1)}
+	return &keeper{s: s, batch: removeAtOnce, kick: make(chan struct{}, 1), early: make(chan struct{}, 1)}
 }
 
 // ack deletes e's row soon.
-func (k *keeper) ack(l lease, id int64, deliveries int) {
+func (k *keeper) ack(l lease, e *entry) {
 	k.mu.Lock()
-	k.acked = append(k.acked, settled{l, id, deliveries})
+	k.acked = append(k.acked, settled{l, e.id, e.stored, e.deliveries})
 	k.mu.Unlock()
 	ring(k.kick)
 }
 
-// giveBack stores that the message was delivered so often.
-func (k *keeper) giveBack(l lease, id int64, deliveries int) {
+// giveBack stores how often e was delivered.
+func (k *keeper) giveBack(l lease, e *entry) {
 	k.mu.Lock()
-	k.returned = append(k.returned, settled{l, id, deliveries})
+	k.returned = append(k.returned, settled{l, e.id, e.stored, e.deliveries})
 	k.mu.Unlock()
 	ring(k.kick)
 }
 
-// release gives a lease back, after what was acked under it is deleted.
+// release gives a lease back, after what was acked under it is deleted. Nothing is acked under it any more.
 func (k *keeper) release(l lease) {
 	k.mu.Lock()
 	k.releasing = append(k.releasing, l)
@@ -94,23 +97,20 @@ func ring(c chan struct{}) {
 	}
 }
 
-// unremoved appends the ids that are acked and can still be read.
-func (k *keeper) unremoved(ids []int64) []int64 {
+// unremoved adds to r's known rows those that are acked and can still be read.
+func (k *keeper) unremoved(r *request) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, list := range [][]settled{k.acked, k.removing} {
-		for i := range list {
-			ids = append(ids, list[i].id)
-		}
+	for i := range k.acked {
+		r.know(k.acked[i].id, k.acked[i].stored)
 	}
-	return ids
 }
 
 // backlog is how many these are.
 func (k *keeper) backlog() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.acked) + len(k.removing)
+	return len(k.acked)
 }
 
 // news takes what the database said since the last call; nil if that is nothing.
@@ -132,9 +132,9 @@ func (k *keeper) run(stop <-chan struct{}) {
 	defer timer.Stop()
 	var last, next time.Time // beats
 	for {
-		err := k.flush(ctx)
+		wrote, err := k.flush(ctx)
 		// Who begins anew writes first what was acked under its old leases, as long as nobody else has them.
-		if now := time.Now(); !now.Before(next) && (err == nil || k.owner != "") {
+		if now := time.Now(); !now.Before(next) && (k.owner != "" || !wrote) {
 			last, next = now, now.Add(every)
 			if beatErr := k.beat(ctx); beatErr != nil {
 				err = errors.Join(err, beatErr)
@@ -144,8 +144,11 @@ func (k *keeper) run(stop <-chan struct{}) {
 		troubles.report(k.s, err)
 		wait := time.Until(next)
 		kick := k.kick
-		if err != nil {
+		switch {
+		case err != nil:
 			wait, kick = retry, nil // not as fast as messages are acked
+		case wrote:
+			wait = 0 // there may be more
 		}
 		timer.Reset(wait)
 		select {
@@ -173,8 +176,11 @@ func earlier(a, b time.Time) time.Time {
 func (k *keeper) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, k.s.broker.config.CloseTimeout)
 	defer cancel()
-	for ctx.Err() == nil {
-		err := k.flush(ctx)
+	for {
+		wrote, err := k.flush(ctx)
+		if wrote && err == nil {
+			continue
+		}
 		if err == nil && k.owner != "" {
 			_, err = k.s.broker.pool.Exec(ctx, k.s.broker.sql.leave, k.s.group.id, k.owner)
 		}
@@ -198,68 +204,101 @@ func (k *keeper) end(ctx context.Context) {
 
 // call makes one bounded call of the database.
 func (k *keeper) call(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, max(k.s.ttl/3, 100*time.Millisecond))
+	ctx, cancel := context.WithTimeout(ctx, k.limit())
 	defer cancel()
 	return f(ctx)
 }
 
-// flush writes what waits, until there is nothing or it fails.
-func (k *keeper) flush(ctx context.Context) error {
-	for {
-		k.mu.Lock()
-		if len(k.removing) == 0 {
-			n := min(len(k.acked), removeAtOnce)
-			k.removing = append(k.removing, k.acked[:n]...)
-			k.acked = append(k.acked[:0], k.acked[n:]...)
-		}
-		removing := k.removing
-		k.mu.Unlock()
-		if len(removing) == 0 {
-			break
-		}
-		if err := k.remove(ctx, removing); err != nil {
-			return err
-		}
-		k.mu.Lock()
-		k.removing = k.removing[:0]
-		k.mu.Unlock()
-		ring(k.s.kick)
-	}
+// limit is how long one call may take.
+func (k *keeper) limit() time.Duration { return max(k.s.ttl/3, 100*time.Millisecond) }
 
+// flush makes one of the statements that wait, each kind in its turn, and reports whether there was one. It makes only
+// one, for the leases must be kept meanwhile: under steady acks there is always another, and each may be slow.
+func (k *keeper) flush(ctx context.Context) (wrote bool, err error) {
+	for i := 0; i < 3 && !wrote; i++ {
+		switch k.turn % 3 {
+		case 0:
+			wrote, err = k.write(ctx, &k.acked, k.remove)
+		case 1:
+			wrote, err = k.write(ctx, &k.returned, k.count)
+		case 2:
+			wrote, err = k.flushReleasing(ctx)
+		}
+		k.turn++
+	}
+	return wrote, err
+}
+
+// write makes a statement, f, of the first of list.
+func (k *keeper) write(ctx context.Context, list *[]settled, f func(context.Context, []settled) error) (wrote bool, err error) {
 	k.mu.Lock()
-	returned, releasing := k.returned, k.releasing
-	k.returned, k.releasing = nil, nil
+	n := min(len(*list), k.batch)
+	first := (*list)[:n]
 	k.mu.Unlock()
-	err := k.count(ctx, returned)
-	if err == nil {
-		returned = nil
-		if err = k.letGo(ctx, releasing); err == nil {
-			releasing = nil
+	if n == 0 {
+		return false, nil
+	}
+	began := time.Now()
+	if err := f(ctx, first); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) || state(err) == "57014" { // query_canceled
+			k.batch = max(n/2, 1) // all of them would never end in time
+		}
+		return true, err
+	}
+	if time.Since(began) < k.limit()/4 {
+		k.batch = min(2*k.batch, removeAtOnce)
+	}
+	k.mu.Lock()
+	*list = append((*list)[:0], (*list)[n:]...)
+	k.mu.Unlock()
+	return true, nil
+}
+
+// flushReleasing gives back the leases under which nothing waits to be written.
+func (k *keeper) flushReleasing(ctx context.Context) (wrote bool, err error) {
+	k.mu.Lock()
+	var free []lease
+	if len(k.releasing) > 0 {
+		waits := make(map[lease]bool, buckets)
+		for _, list := range [][]settled{k.acked, k.returned} {
+			for i := range list {
+				waits[list[i].lease] = true
+			}
+		}
+		for _, l := range k.releasing {
+			if !waits[l] {
+				free = append(free, l)
+			}
 		}
 	}
-	if err != nil {
-		k.mu.Lock()
-		k.returned, k.releasing = append(returned, k.returned...), append(releasing, k.releasing...)
-		k.mu.Unlock()
+	k.mu.Unlock()
+	if len(free) == 0 {
+		return false, nil
 	}
-	return err
+	if err := k.letGo(ctx, free); err != nil {
+		return true, err
+	}
+	k.mu.Lock()
+	k.releasing = slices.DeleteFunc(k.releasing, func(l lease) bool { return slices.Contains(free, l) })
+	k.mu.Unlock()
+	return true, nil
 }
 
 // remove deletes the rows of list whose leases nobody has taken. Of the others it deletes none: whoever has their
 // bucket now delivers them again.
 func (k *keeper) remove(ctx context.Context, list []settled) error {
 	numbers, epochs := leasesOf(list)
-	of, ids := make([]int16, len(list)), make([]int64, len(list))
+	of, ids, stored := make([]int16, len(list)), make([]int64, len(list)), make([]time.Time, len(list))
 	counted := []int64{}
 	for i, a := range list {
-		of[i], ids[i] = a.bucket, a.id
+		of[i], ids[i], stored[i] = a.bucket, a.id, a.stored
 		if a.deliveries > 1 {
 			counted = append(counted, a.id)
 		}
 	}
 	var held []int16
 	err := k.call(ctx, func(ctx context.Context) error {
-		return k.s.broker.pool.QueryRow(ctx, k.s.broker.sql.remove, k.s.group.id, numbers, epochs, of, ids, counted).Scan(&held)
+		return k.s.broker.pool.QueryRow(ctx, k.s.broker.sql.remove, k.s.group.id, numbers, epochs, of, ids, stored, counted).Scan(&held)
 	})
 	if err != nil {
 		return fmt.Errorf("delete %d acked messages: %w", len(list), err)
@@ -267,6 +306,7 @@ func (k *keeper) remove(ctx context.Context, list []settled) error {
 	if len(held) < len(numbers) {
 		k.hurry() // some leases are lost
 	}
+	ring(k.s.kick)
 	return nil
 }
 
@@ -283,20 +323,19 @@ func leasesOf(list []settled) (numbers []int16, epochs []int64) {
 }
 
 func (k *keeper) count(ctx context.Context, list []settled) error {
-	if len(list) == 0 {
-		return nil
-	}
 	last := make(map[int64]settled, len(list)) // a statement may name a row once
 	for _, a := range list {
 		last[a.id] = a
 	}
 	numbers, epochs := leasesOf(list)
-	of, ids, deliveries := make([]int16, 0, len(last)), make([]int64, 0, len(last)), make([]int32, 0, len(last))
+	of, ids, stored := make([]int16, 0, len(last)), make([]int64, 0, len(last)), make([]time.Time, 0, len(last))
+	deliveries := make([]int32, 0, len(last))
 	for _, a := range last {
-		of, ids, deliveries = append(of, a.bucket), append(ids, a.id), append(deliveries, int32(min(a.deliveries, 1<<30)))
+		of, ids, stored = append(of, a.bucket), append(ids, a.id), append(stored, a.stored)
+		deliveries = append(deliveries, int32(min(a.deliveries, 1<<30)))
 	}
 	err := k.call(ctx, func(ctx context.Context) error {
-		_, err := k.s.broker.pool.Exec(ctx, k.s.broker.sql.count, k.s.group.id, numbers, epochs, of, ids, deliveries)
+		_, err := k.s.broker.pool.Exec(ctx, k.s.broker.sql.count, k.s.group.id, numbers, epochs, of, ids, stored, deliveries)
 		return err
 	})
 	if err != nil {
@@ -306,9 +345,6 @@ func (k *keeper) count(ctx context.Context, list []settled) error {
 }
 
 func (k *keeper) letGo(ctx context.Context, list []lease) error {
-	if len(list) == 0 {
-		return nil
-	}
 	numbers, epochs := make([]int16, len(list)), make([]int64, len(list))
 	for i, l := range list {
 		numbers[i], epochs[i] = l.bucket, l.epoch
@@ -359,6 +395,8 @@ func (k *keeper) beat(ctx context.Context) error {
 		t.leases[i] = lease{numbers[i], epochs[i]}
 	}
 	if want := t.share - len(t.leases); want > 0 {
+		had := *t
+		k.post(&had) // what it has is kept, whether or not more can be taken
 		err = k.call(ctx, func(ctx context.Context) error {
 			rows, err := b.pool.Query(ctx, b.sql.take, g, k.owner, want)
 			if err != nil {

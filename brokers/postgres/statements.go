@@ -53,7 +53,8 @@ ORDER BY r.n`),
 		promote: text(`
 WITH due AS (
 	DELETE FROM {delayed} WHERE id = ANY (ARRAY(
-		SELECT id FROM {delayed} WHERE topic = $1 AND available_at <= {now} ORDER BY available_at, id LIMIT $2 FOR UPDATE SKIP LOCKED))
+		SELECT id FROM {delayed} WHERE topic = $1 AND available_at <= {now} AND EXISTS (SELECT FROM {group} WHERE topic = $1)
+		ORDER BY available_at, id LIMIT $2 FOR UPDATE SKIP LOCKED))
 	RETURNING id, available_at, bucket, msg_key, uuid, metadata, payload, created_at)
 INSERT INTO {message} (group_id, bucket, msg_key, uuid, metadata, payload, created_at)
 SELECT g.id, d.bucket, d.msg_key, d.uuid, d.metadata, d.payload, d.created_at
@@ -102,24 +103,29 @@ WHERE l.group_id = $1 AND l.bucket = x.bucket AND l.epoch = x.epoch`),
 		leave: text(`DELETE FROM {member} WHERE group_id = $1 AND owner = $2`),
 
 		// By ctid, so that each row is found through the primary key whatever the table's statistics say: those of a
-		// queue are always out of date.
+		// queue are always out of date. After a failover an id can be another row's, which was stored at another time.
 		remove: text(`
 WITH {held}, gone AS (
 	DELETE FROM {message} WHERE ctid = ANY (ARRAY(
-		SELECT m.ctid FROM unnest($4::smallint[], $5::bigint[]) AS x (bucket, id) JOIN held ON held.bucket = x.bucket
-		CROSS JOIN LATERAL (SELECT ctid FROM {message} WHERE group_id = $1 AND bucket = x.bucket AND id = x.id LIMIT 1) m))
+		SELECT m.ctid FROM unnest($4::smallint[], $5::bigint[], $6::timestamptz[]) AS x (bucket, id, stored) JOIN held ON held.bucket = x.bucket
+		CROSS JOIN LATERAL (SELECT ctid FROM {message} WHERE group_id = $1 AND bucket = x.bucket AND id = x.id AND created_at = x.stored LIMIT 1) m))
+	RETURNING id
 ), counts AS (
-	DELETE FROM {attempt} WHERE group_id = $1 AND id = ANY ($6::bigint[])
+	DELETE FROM {attempt} WHERE group_id = $1 AND id = ANY (ARRAY(SELECT id FROM gone JOIN unnest($7::bigint[]) AS c (id) USING (id)))
 )
 SELECT ARRAY(SELECT bucket FROM held)`),
+		// Of messages that are still there: one can have been acked since, and nothing would delete its row.
 		count: text(`
 WITH {held}
 INSERT INTO {attempt} AS a (group_id, id, deliveries)
-SELECT $1, x.id, x.deliveries FROM unnest($4::smallint[], $5::bigint[], $6::integer[]) AS x (bucket, id, deliveries) JOIN held ON held.bucket = x.bucket
+SELECT $1, x.id, x.deliveries FROM unnest($4::smallint[], $5::bigint[], $6::timestamptz[], $7::integer[]) AS x (bucket, id, stored, deliveries)
+JOIN held ON held.bucket = x.bucket
+CROSS JOIN LATERAL (SELECT FROM {message} WHERE group_id = $1 AND bucket = x.bucket AND id = x.id AND created_at = x.stored LIMIT 1) m
 ON CONFLICT (group_id, id) DO UPDATE SET deliveries = greatest(a.deliveries, excluded.deliveries)`),
 
 		// group; buckets, the ids above which to look in each, up to which there can be rows that are known, and how many
-		// rows to take of each; the ids that are known; bytes in all. The comparisons of rows make it walk the primary key.
+		// rows to take of each; the ids and times of the rows that are known; bytes in all. The comparisons of rows make it
+		// walk the primary key.
 		fetch: text(`
 SELECT r.bucket, r.id, r.msg_key, r.uuid, r.metadata, r.payload, (extract(epoch FROM r.created_at) * 1000000)::bigint, coalesce(a.deliveries, 0)
 FROM (
@@ -128,10 +134,10 @@ FROM (
 	CROSS JOIN LATERAL (
 		SELECT *, octet_length(metadata) + coalesce(octet_length(payload), 0) AS size FROM {message}
 		WHERE (group_id, bucket, id) > ($1, b.bucket, b.low) AND (group_id, bucket, id) <= ($1, b.bucket, 9223372036854775807)
-		AND (id > b.seen OR id <> ALL ($6::bigint[]))
+		AND (id > b.seen OR (id, created_at) NOT IN (SELECT * FROM unnest($6::bigint[], $7::timestamptz[])))
 		ORDER BY group_id, bucket, id LIMIT b.take) m
 ) r LEFT JOIN {attempt} a ON a.group_id = $1 AND a.id = r.id
-WHERE r.before < $7 ORDER BY r.id`),
+WHERE r.before < $8 ORDER BY r.id`),
 
 		// The last id that was given out, when the server started, and the transactions that may have written rows
 		// which cannot be seen yet: whoever writes has this lock until it commits. See proof.

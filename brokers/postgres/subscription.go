@@ -331,7 +331,7 @@ func (s *subscription) settle(h *hold) bool {
 	select {
 	case <-h.msg.Acked():
 		h.cancel()
-		s.keeper.ack(h.bucket.lease, h.entry.id, h.entry.deliveries)
+		s.keeper.ack(h.bucket.lease, h.entry)
 		s.let(h.bucket)
 		return true
 	case <-h.msg.Nacked():
@@ -341,7 +341,7 @@ func (s *subscription) settle(h *hold) bool {
 		}
 	}
 	h.cancel()
-	s.keeper.giveBack(h.bucket.lease, h.entry.id, h.entry.deliveries)
+	s.keeper.giveBack(h.bucket.lease, h.entry)
 	h.entry.notBefore = time.Now().Add(adapter.NackDelay(s.broker.config.NackDelay, s.broker.config.MaxNackDelay, h.entry.deliveries))
 	s.putBack(h)
 	return true
@@ -380,7 +380,7 @@ func (s *subscription) end() {
 	s.settleAll(func(h *hold) bool {
 		if !s.settle(h) {
 			h.cancel()
-			s.keeper.giveBack(h.bucket.lease, h.entry.id, h.entry.deliveries)
+			s.keeper.giveBack(h.bucket.lease, h.entry)
 		}
 		return true
 	})
@@ -507,7 +507,7 @@ func (s *subscription) drop(b *bucket) {
 		select {
 		case <-h.msg.Acked():
 			// The database decides whether it still counts.
-			s.keeper.ack(b.lease, h.entry.id, h.entry.deliveries)
+			s.keeper.ack(b.lease, h.entry)
 		default:
 		}
 		h.cancel()

@@ -359,10 +359,16 @@ func (w *worker[Tx, V]) settle(err error) {
 	what := committed
 	if err != nil {
 		what = runAlone
-		if w.config.OnSplit != nil {
-			w.config.OnSplit(w.ctx, len(w.claims), err)
-		}
 	}
+	defer w.tell(what) // whatever the application does
+	if err != nil && w.config.OnSplit != nil {
+		defer func() { _ = recover() }() // as the field's comment says
+		w.config.OnSplit(w.ctx, len(w.claims), err)
+	}
+}
+
+// tell tells the members what to do.
+func (w *worker[Tx, V]) tell(what order) {
 	w.mu.Lock()
 	for i, m := range w.members {
 		switch { // the duplicates have been told; they are nil

@@ -32,7 +32,7 @@ type GroupConfig struct {
 	Parallel int
 
 	// OnSplit is told of each group that was rolled back, with the reason, before its messages run alone. For
-	// logs and metrics; it must not block. Default nil.
+	// logs and metrics: it must not block, and a panic of it is dropped. Default nil.
 	OnSplit func(ctx context.Context, messages int, reason error)
 }
 
@@ -79,6 +79,9 @@ type GroupStore[Tx any] interface {
 // fails, all of it is rolled back, claims included, and each message runs alone in a transaction of its own.
 // So a handler can run twice in one Once, and a neighbour counts no attempt. After a failure groups become
 // smaller for a while. What is tried again after a failure of its own (attempt 2 and later) never joins one.
+//
+// A handler returns the error of a statement that has failed, as ever: on SQLite and MySQL some failures end the transaction for all of the
+// group (an interrupted write, a deadlock), and on SQLite what later handlers write then is committed by itself before the group fails.
 //
 // Messages of one key are never in one group under the runtime, which runs one at a time. A handler that
 // hangs holds its group. A message whose context ends while it waits leaves.

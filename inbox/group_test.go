@@ -232,6 +232,26 @@ func (r recovering) Once(ctx context.Context, c inbox.Claim, fn func(context.Con
 	return r.Store.Once(ctx, c, fn)
 }
 
+// A panic of OnSplit ended the process, and Goexit left all members waiting for ever.
+func TestGroupOutlivesItsOnSplit(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic("no metrics") }, "goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &watched{Store: testonly.New(), commit: func([]string) error { return inbox.ErrCommitRolledBack }}
+				store := inbox.Grouped[*testonly.Tx](w, inbox.GroupConfig{OnSplit: func(context.Context, int, error) { end() }})
+				for id, o := range together(t, store, []string{"a", "b"}, effect(t)) {
+					if !o.done || o.err != nil || w.Get(id) != "x" {
+						t.Errorf("%s: %t, %v, effect %q; want one effect, alone", id, o.done, o.err, w.Get(id))
+					}
+				}
+				if got := together(t, store, []string{"c", "d"}, effect(t)); len(got) != 2 {
+					t.Errorf("%d of 2 messages have ended after that", len(got))
+				}
+			})
+		})
+	}
+}
+
 // A COMMIT that was answered with ROLLBACK was taken for success, for a whole group.
 func TestI8FailedCommitOfAGroupIsNoSuccess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,11 +9,12 @@ import (
 )
 
 // Outage marks err by classify.Unavailable if the database could not do what it was asked for because of its own state: the connection
-// is lost, a resource is used up, it goes down, or is read-only or locked. Stores call it with the errors of their own statements
-// (BEGIN, the claim, parking, COMMIT), which no message can make fail so. The handler's errors are not theirs.
-func Outage(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return err // the caller's time, which a slow handler has used up
+// is lost or cannot be made, a resource is used up, it goes down, or is read-only or locked. Stores call it with the errors of their own
+// statements (BEGIN, the claim, parking, COMMIT), which no message can make fail so, and with the caller's context: what a slow handler has used up
+// is the caller's time, and no outage. The handler's errors are not theirs.
+func Outage(ctx context.Context, err error) error {
+	if ctx.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
+		return err
 	}
 	if result, _ := classify.Standard(err); result.Verdict == classify.VerdictRetry && isOutage(result.ErrorType) {
 		return classify.Unavailable(err)
@@ -31,7 +32,7 @@ func isOutage(kind string) bool {
 		"timeout", "eof", "io", "net", "tls", "syscall":
 		return true
 	}
-	for _, class := range []string{"sql.08", "sql.53", "sql.57P", "sql.58", "net.", "syscall."} {
+	for _, class := range []string{"sql.08", "sql.28", "sql.53", "sql.57P", "sql.58", "net.", "syscall."} {
 		if strings.HasPrefix(kind, class) {
 			return true
 		}

@@ -29,6 +29,7 @@ func TestOutageIsTheDatabasesOwnState(t *testing.T) {
 	}{
 		{"connection", state("08006"), true},
 		{"another of its class", state("08P01"), true},
+		{"a password that was changed", state("28P01"), true},
 		{"too many connections", state("53300"), true},
 		{"memory", state("53200"), true},
 		{"a class without that code", state("53999"), true},
@@ -46,12 +47,12 @@ func TestOutageIsTheDatabasesOwnState(t *testing.T) {
 		{"a deferred constraint at COMMIT", state("23503"), false},
 		{"duplicate at COMMIT", state("23505"), false},
 		{"COMMIT answered with ROLLBACK", inbox.ErrCommitRolledBack, false},
-		{"a handler's time", context.DeadlineExceeded, false},
+		{"the connection's time", context.DeadlineExceeded, true},
 		{"cancelled", context.Canceled, false},
 		{"permanent", classify.Permanent(inbox.ErrTxEnded), false},
 		{"unknown", errors.New("x"), false},
 	} {
-		err := inbox.Outage(tc.err)
+		err := inbox.Outage(t.Context(), tc.err)
 		if got := new(classify.Classifier).Classify(err); got.Unavailable != tc.want {
 			t.Errorf("%s: %+v, want Unavailable %t", tc.name, got, tc.want)
 		}
@@ -59,7 +60,14 @@ func TestOutageIsTheDatabasesOwnState(t *testing.T) {
 			t.Errorf("%s: %v does not wrap %v", tc.name, err, tc.err)
 		}
 	}
-	if err := inbox.Outage(nil); err != nil {
+	if err := inbox.Outage(t.Context(), nil); err != nil {
 		t.Errorf("of nil: %v, want nil", err)
+	}
+	ended, end := context.WithTimeout(t.Context(), 0)
+	defer end()
+	for _, err := range []error{context.DeadlineExceeded, context.Canceled, fmt.Errorf("commit: %w", context.DeadlineExceeded)} {
+		if got := new(classify.Classifier).Classify(inbox.Outage(ended, err)); got.Unavailable {
+			t.Errorf("%v when the caller's time is over: %+v, want no outage", err, got)
+		}
 	}
 }

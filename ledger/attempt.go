@@ -52,8 +52,12 @@ func keyOf(consumer, id string, deaths int) Key {
 	return Key{Consumer: consumer, ID: id}
 }
 
-// deathsOf is how often a redriven message was dead-lettered. It is not believed, only told apart.
-func deathsOf(msg *message.Message) int {
+// deathsOf is how often a redriven message was dead-lettered. On a router of the user's own its metadata say so; they are not believed,
+// only told apart.
+func deathsOf(f *flight.Flight, msg *message.Message) int {
+	if f.Deaths > 0 {
+		return f.Deaths
+	}
 	deaths, err := strconv.Atoi(msg.Metadata[metaDeaths])
 	if err != nil || deaths < 0 {
 		return 0
@@ -103,7 +107,7 @@ func (l *Ledger) attempt(consumer string, msg *message.Message, h message.Handle
 			return l.together(msg, h)
 		}
 	}
-	key := keyOf(consumer, id, deathsOf(msg))
+	key := keyOf(consumer, id, deathsOf(f, msg))
 	if l.suspects.has(key) || mode(l.mode.Load()) == probing && f.Delivery.Count >= suspectCount {
 		return l.alone(key, msg, h)
 	}

@@ -32,7 +32,7 @@ type Intake interface {
 //     after the message had first failed. Else it is held: it keeps its lane, gives up its place, and is tried
 //     again from time to time. So a consumer with little traffic does not empty its topic into the dead letters. It
 //     is held as well, whatever succeeds, while its error is one that no message can cause: classify.Unavailable. Such errors
-//     use up no retries: who has met one gets all of them again before it is given up.
+//     use up no retries.
 //   - When enough distinct keys have failed, for long enough, with no success in between, it opens: the intake
 //     is paused, and no attempt begins. One probe at a time tests recovery, with growing pauses: a delivery
 //     that is held, or, if none is (and for every fourth probe), one that the intake lets through. After a

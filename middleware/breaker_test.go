@@ -264,8 +264,91 @@ func TestI11WhatNoMessageCanCauseUsesNoAttempts(t *testing.T) {
 		stop()
 		others.Wait()
 		fail, ok := errors.AsType[*middleware.GaveUpError](err)
-		if want := away + 1 + attempts; !ok || calls != want || fail.Attempts != want {
+		if want := away + attempts; !ok || calls != want || fail.Attempts != want {
 			t.Errorf("after %d attempts: %v; want it given up after %d", calls, err, want)
+		}
+	})
+}
+
+// The attempts of a message were used up while the database was away, and the next one asked for a long delay: it was dead-lettered on its
+// first failure of its own, without any delay.
+func TestI11WhatNoMessageCanCauseUsesNoDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := middleware.NewBreaker(middleware.BreakerConfig{}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		calls := 0
+		handle := mustRetry(t, middleware.RetryConfig{MaxAttempts: 5, MaxHold: time.Minute, Breaker: b})(func(msg *message.Message) ([]*message.Message, error) {
+			if msg.UUID != "busy" {
+				return nil, nil
+			}
+			if calls++; calls < 5 {
+				return nil, classify.Unavailable(errDown)
+			}
+			return nil, classify.RetryAfter(errDown, 2*time.Minute)
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		var others sync.WaitGroup
+		others.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if _, err := handle(newMessage(ctx, fmt.Sprint(i))); err != nil && !isStop(err) {
+					t.Errorf("message %d: %v", i, err)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+		msg := newMessage(ctx, "busy")
+		flight.Ensure(msg).Delays = flight.DelaysOutside
+		_, err = handle(msg)
+		stop()
+		others.Wait()
+		delayed, ok := errors.AsType[*middleware.DelayedError](err)
+		if !ok || calls != 5 || delayed.After != 2*time.Minute || delayed.Attempts != 1 {
+			t.Errorf("after %d attempts: %#v; want a delay of 2 m, with one attempt that counts", calls, err)
+		}
+	})
+}
+
+// Each series of a message held one error of the database's own, so that it got another, and its key stood for ever.
+func TestMessageThatFailsBetweenOutagesIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const attempts = 5
+		b, err := middleware.NewBreaker(middleware.BreakerConfig{}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		calls := 0
+		handle := mustRetry(t, middleware.RetryConfig{MaxAttempts: attempts, Breaker: b})(func(msg *message.Message) ([]*message.Message, error) {
+			switch {
+			case msg.UUID != "bad":
+				return nil, nil
+			case calls%2 == 1:
+				calls++
+				return nil, classify.Unavailable(errDown)
+			}
+			calls++
+			return nil, errDown
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		var others sync.WaitGroup
+		others.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if _, err := handle(newMessage(ctx, fmt.Sprint(i))); err != nil && !isStop(err) {
+					t.Errorf("message %d: %v", i, err)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+		within, cancel := context.WithTimeout(ctx, time.Hour)
+		defer cancel()
+		_, err = handle(newMessage(within, "bad"))
+		stop()
+		others.Wait()
+		if _, ok := errors.AsType[*middleware.GaveUpError](err); !ok || calls != 2*attempts-1 {
+			t.Errorf("after %d attempts: %v; want it given up after %d of its own and those between", calls, err, attempts)
 		}
 	})
 }

@@ -46,7 +46,8 @@ type DelayedError struct {
 	// After is the delay, from LastFailure on.
 	After time.Duration
 
-	// ErrorType, Attempts, FirstFailure and LastFailure are as in [GaveUpError], so far.
+	// Attempts are those that count for RetryConfig.MaxAttempts, so far, and at least one. ErrorType, FirstFailure and
+	// LastFailure are as in [GaveUpError].
 	ErrorType                 string
 	Attempts                  int
 	FirstFailure, LastFailure time.Time

@@ -15,25 +15,28 @@ type series struct {
 	*retry
 	flight *flight.Flight
 	fail   GaveUpError // all attempts
+	struck int         // of these, those that failed by what no message can cause
 
 	// What counts for the limits: the attempts since the breaker last held the message up.
 	attempts int
+	own      int       // those of them that failed by what the message may have caused
 	since    time.Time // the first of their failures
 	steps    *backoff.ExponentialBackOff
 
 	first    uint64 // the breaker's clock of the first failure since then
 	hasFirst bool
 
-	away  bool // one of them has failed by what no message can cause
-	held  bool // the limits are reached, and nothing vouches for it that the message is at fault
-	holds *backoff.ExponentialBackOff
+	held     bool // the limits are reached, and nothing vouches for it that the message is at fault
+	heldAway bool // by an error that no message can cause
+	holds    *backoff.ExponentialBackOff
 }
 
 // failed counts an attempt that returned err.
 func (s *series) failed(err error) {
 	now := time.Now()
 	if e := s.flight.Earlier; e != nil && s.fail.Attempts == 0 {
-		s.fail.Attempts, s.fail.FirstFailure, s.attempts = e.Attempts, e.FirstFailure, e.Attempts
+		s.fail.Attempts, s.fail.FirstFailure = e.Attempts, e.FirstFailure
+		s.attempts, s.own = e.Attempts, e.Attempts
 	}
 	s.fail.Attempts++
 	s.fail.Err, s.fail.LastFailure = err, now
@@ -58,15 +61,16 @@ func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
 		s.Breaker.dropped(p)
 		return 0, &s.fail
 	}
-	s.away = s.away || result.Unavailable && !s.Breaker.off()
+	if result.Unavailable && !s.Breaker.off() {
+		s.struck++
+	} else {
+		s.own++
+	}
 	if clock := s.Breaker.failed(s.flight, p, result.ErrorType); !s.hasFirst {
 		s.first, s.hasFirst = clock, true
 	}
 	if s.leavesLane(result) {
-		return 0, &DelayedError{
-			After: result.After, ErrorType: result.ErrorType, Attempts: s.fail.Attempts,
-			FirstFailure: s.fail.FirstFailure, LastFailure: s.fail.LastFailure, Err: s.fail.Err,
-		}
+		return 0, s.delayed(result)
 	}
 	if !s.held {
 		if delay, ok := s.within(result); ok {
@@ -74,13 +78,13 @@ func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
 		}
 	}
 	if !s.Breaker.mayGiveUp(s.flight, s.first, result.Unavailable) {
-		s.held = true
+		s.held, s.heldAway = true, result.Unavailable
 		return s.holdFor(result), nil
 	}
-	if s.held || s.away {
-		// It may have failed for no other reason than those that fail no longer, or for what it cannot have caused: it gets
-		// one full series to show.
-		s.restart()
+	if s.beginsAnew(result) {
+		if s.leavesLane(result) {
+			return 0, s.delayed(result)
+		}
 		if delay, ok := s.within(result); ok {
 			return delay, nil
 		}
@@ -89,9 +93,34 @@ func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
 	return 0, &s.fail
 }
 
+// beginsAnew gives a message attempts in place of those that say nothing of it, if there are any.
+func (s *series) beginsAnew(result classify.Result) bool {
+	switch own := s.own; {
+	case s.held && (!s.heldAway || result.Unavailable):
+		// It may have failed for no other reason than those that fail no longer: it gets one full series
+		// to show.
+		s.restart()
+	case !result.Unavailable && own < s.attempts:
+		// Some have failed by what it cannot have caused.
+		s.restart()
+		s.attempts, s.own = own, own
+	default:
+		return false
+	}
+	return true
+}
+
+// delayed is the error of a message that leaves its lane. It has at least the attempt that asked for it.
+func (s *series) delayed(result classify.Result) error {
+	return &DelayedError{
+		After: result.After, ErrorType: result.ErrorType, Attempts: max(s.counted(), 1),
+		FirstFailure: s.fail.FirstFailure, LastFailure: s.fail.LastFailure, Err: s.fail.Err,
+	}
+}
+
 // leavesLane tells whether the error asks for a delay that is to be kept outside of the process.
 func (s *series) leavesLane(result classify.Result) bool {
-	return s.isLong(result) && result.After <= s.MaxRetryAfter && s.deliveries()+s.fail.Attempts < s.MaxAttempts
+	return s.isLong(result) && result.After <= s.MaxRetryAfter && s.deliveries()+s.counted() < s.MaxAttempts
 }
 
 // isLong tells whether the error asks for a delay that is not waited for in the lane.
@@ -99,6 +128,9 @@ func (s *series) isLong(result classify.Result) bool {
 	return result.Verdict == classify.VerdictRetryAfter && s.MaxHold > 0 && result.After > s.MaxHold &&
 		s.flight.CanDelay(result.InOrder)
 }
+
+// counted is how many attempts count for delays that are kept outside of the lane.
+func (s *series) counted() int { return s.fail.Attempts - s.struck }
 
 // deliveries is how often the broker has delivered the message before.
 func (s *series) deliveries() int { return max(s.flight.Delivery.Count-1, 0) }
@@ -123,7 +155,7 @@ func (s *series) within(result classify.Result) (time.Duration, bool) {
 
 // asksAgain tells that delays were kept for the message as often as there are attempts.
 func (s *series) asksAgain(result classify.Result) bool {
-	return s.isLong(result) && s.deliveries()+s.fail.Attempts >= s.MaxAttempts
+	return s.isLong(result) && s.deliveries()+s.counted() >= s.MaxAttempts
 }
 
 // holdFor gives the delay before a message that is held is tried again.
@@ -162,8 +194,8 @@ func (s *series) wait(ctx context.Context, delay time.Duration) (pass, bool) {
 
 // restart begins the limits anew.
 func (s *series) restart() {
-	s.attempts, s.since, s.steps = 0, s.fail.LastFailure, nil
-	s.away, s.held, s.holds = false, false, nil
+	s.attempts, s.own, s.since, s.steps = 0, 0, s.fail.LastFailure, nil
+	s.held, s.holds = false, nil
 }
 
 // newBackoff returns a fresh backoff. Messages must not share one: each would lengthen the other's delays.

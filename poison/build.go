@@ -27,7 +27,7 @@ func (p *Poison) record(ctx context.Context, f *flight.Flight, msg *message.Mess
 	r := Record{
 		Version:       Version,
 		Consumer:      p.config.Consumer,
-		Topic:         f.Topic,
+		Topic:         or(d.Topic, f.Topic), // the subscription's may be a pattern
 		Incarnation:   d.Incarnation,
 		Partition:     d.Partition,
 		Offset:        d.Offset,

@@ -97,6 +97,9 @@ func (p *Poison) failed(ctx context.Context, f *flight.Flight, msg *message.Mess
 		return err
 	}
 	topic := topicOf(ctx, f.Topic)
+	if own := topicOf(ctx, f.Delivery.Topic); p.Check(topic) == nil && own != "" {
+		topic = own // the subscription's may be a pattern
+	}
 	if why := p.Check(topic); why != nil {
 		return fmt.Errorf("%w: %w", why, err)
 	}
@@ -124,6 +127,9 @@ func (p *Poison) failed(ctx context.Context, f *flight.Flight, msg *message.Mess
 func (p *Poison) verdict(f *flight.Flight, err error) (*middleware.GaveUpError, bool) {
 	if fail, ok := errors.AsType[*middleware.GaveUpError](err); ok {
 		return fail, fail.Verdict != classify.VerdictDrop && fail.Verdict != classify.VerdictStop
+	}
+	if _, ok := errors.AsType[*middleware.DelayedError](err); ok {
+		return nil, false // it was judged, maybe by another classifier
 	}
 	result := p.config.Classifier.Classify(err)
 	now := time.Now()

@@ -529,6 +529,39 @@ func TestLongRetryAfterLeavesTheLane(t *testing.T) {
 	})
 }
 
+// The retries have a classifier of their own. The consumer's judged once more what they had judged, and dropped or dead-lettered it.
+func TestDelayIsObeyedWhateverTheOtherClassifierSays(t *testing.T) {
+	for _, verdict := range []classify.Verdict{classify.VerdictDrop, classify.VerdictPoison} {
+		t.Run(verdict.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				says := func(r classify.Result) *classify.Classifier {
+					return classify.New(func(err error) (classify.Result, bool) { return r, errors.Is(err, errBroken) })
+				}
+				b := newBench(t, func(c *runtime.Config) {
+					realistic(c)
+					c.Retry.Classifier = says(classify.Result{Verdict: classify.VerdictRetryAfter, After: 4 * time.Minute})
+					c.Classifier = says(classify.Result{Verdict: verdict})
+				})
+				c := b.rt.Consumer("billing", "orders")
+				var runs atomic.Int64
+				runtime.Handle(c, "order.placed", func(context.Context, order) error {
+					if runs.Add(1) == 1 {
+						return errBroken
+					}
+					return nil
+				})
+				b.publish("orders", placed(t, "1"))
+				b.start()
+				until(t, "it is handled", 10*time.Minute, func() bool { return c.Stats().Effects == 1 })
+				b.mustStop()
+				if s := c.Stats(); s.Delayed != 1 || s.Dropped != 0 || s.DeadLettered != 0 {
+					t.Errorf("stats are %+v, want 1 delayed and nothing else", s)
+				}
+			})
+		})
+	}
+}
+
 func TestR5DelayedRedeliveriesAreBoundedByTheBrokersCount(t *testing.T) {
 	// The count of attempts began again with each delivery: a message that asked for a delay each time never ended.
 	synctest.Test(t, func(t *testing.T) {

@@ -65,6 +65,9 @@ func (d *delays) stage(came bool) message.HandlerMiddleware {
 			f.Delays = d.by(f)
 			if came {
 				f.Earlier = earlier(ctx)
+				if r := poison.RedriveOf(ctx); r != nil {
+					f.Deaths = r.Record.Deaths
+				}
 			}
 			out, err := h(msg)
 			if err == nil {

@@ -199,6 +199,31 @@ func TestHandlerThatAsksToStopEndsRunAndKeepsItsMessage(t *testing.T) {
 	}
 }
 
+// The next message of the key began before the run had ended, took effect and was acked; the one that had asked for the end came again
+// behind it.
+func TestI3NothingOfTheKeyRunsAfterStop(t *testing.T) {
+	for range 20 {
+		b := newBench(t, nil)
+		var ran atomic.Int64
+		var came atomic.Int64
+		c := b.rt.ConsumerWith(runtime.ConsumerConfig{Name: "billing", Topic: "orders", Key: func(*message.Message) string { came.Add(1); return "k" }})
+		runtime.Handle(c, "order.placed", func(_ context.Context, o order) error {
+			if o.ID == "2" {
+				ran.Add(1)
+				return nil
+			}
+			b.eventually("the next one waits behind it", func() bool { return came.Load() >= 2 })
+			return classify.Stop(errBroken)
+		})
+		b.publish("orders", placed(t, "1"), placed(t, "2"))
+		b.start()
+		wantParts(t, b.wait(), "billing", "stop", "broken")
+		if left := b.unacked("orders", "billing"); ran.Load() != 0 || left != 2 {
+			t.Fatalf("the next message ran %d times, %d un-acked; want none, and both", ran.Load(), left)
+		}
+	}
+}
+
 // failing is a broker whose parts cannot be opened, or whose dead letters cannot be written.
 type failing struct {
 	brokers.Broker

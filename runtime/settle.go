@@ -39,6 +39,7 @@ func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
 		case isDelayed:
 			f.Delay(delayed.After)
 		case verdict == classify.VerdictStop:
+			c.Pause(askedToStop) // the next of its key would overtake it: the run ends a moment later
 			f.Release()
 			c.runtime.stop(fmt.Errorf("consumer %s was asked to stop by the handling of %s: %w", c.config.Name, f.ID, err))
 		default:
@@ -51,14 +52,19 @@ func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
+// askedToStop is why a consumer is paused whose handler has asked for the end of the run.
+const askedToStop = "a handler asked to stop"
+
 // verdictOf tells what was decided about err: by the stage that gave up, or else by the classifier.
 func verdictOf(c *Consumer, err error) classify.Verdict {
 	if err == nil {
 		return classify.VerdictNone
 	}
-	var gaveUp *middleware.GaveUpError
-	if errors.As(err, &gaveUp) {
+	if gaveUp, ok := errors.AsType[*middleware.GaveUpError](err); ok {
 		return gaveUp.Verdict
+	}
+	if _, ok := errors.AsType[*middleware.DelayedError](err); ok {
+		return classify.VerdictRetryAfter // Retry's classifier may be another one
 	}
 	return c.config.Classifier.Classify(err).Verdict
 }

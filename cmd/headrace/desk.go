@@ -45,7 +45,7 @@ func (a *app) openDesk(ctx context.Context, f *filterFlags, withBroker bool) (d 
 			return d, err
 		}
 	}
-	if d.broker, err = a.openBroker(); err != nil {
+	if d.broker, err = a.openBroker(ctx); err != nil {
 		return d, err
 	}
 	if d.store == nil {

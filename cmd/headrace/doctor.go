@@ -183,7 +183,7 @@ func (a *app) readCheckup(file string) (c checkup, err error) {
 }
 
 func (d *doctor) examine(ctx context.Context, a *app) {
-	d.examineBroker(a)
+	d.examineBroker(ctx, a)
 	d.examineDatabase(ctx, a)
 	d.examineAdapter()
 	for i := range d.checkup.Consumers {
@@ -194,13 +194,13 @@ func (d *doctor) examine(ctx context.Context, a *app) {
 	d.examineOutbox(ctx)
 }
 
-func (d *doctor) examineBroker(a *app) {
+func (d *doctor) examineBroker(ctx context.Context, a *app) {
 	if a.brokerURL == "" {
 		d.found(statusWarn, "broker", "-", "none was named: topics, retention and patience are not checked")
 		return
 	}
 	name := redacted(a.brokerURL)
-	b, err := a.openBroker()
+	b, err := a.openBroker(ctx)
 	if err != nil {
 		d.found(statusFail, "broker", name, "%v", err)
 		return
@@ -262,7 +262,7 @@ func (d *doctor) examineConsumer(ctx context.Context, c *consumerOf) {
 
 // examineTopics looks whether there are the topics that c reads and writes.
 func (d *doctor) examineTopics(ctx context.Context, c *consumerOf) {
-	if d.broker == nil || d.broker.reader == nil {
+	if d.broker == nil || d.broker.reader == nil && d.broker.exists == nil {
 		return
 	}
 	deadTopic := first(strings.ReplaceAll(d.checkup.DeadLetterTopic, "{topic}", c.Topic), c.Topic+poison.Suffix)
@@ -271,16 +271,29 @@ func (d *doctor) examineTopics(ctx context.Context, c *consumerOf) {
 		{deadTopic, "there is no such topic yet; the first dead letter makes it, if the service may", statusWarn},
 		{poison.RedriveTopic(c.Name), "there is no such topic yet; the service makes it when it starts, if it may, and nothing can be redriven before", statusWarn},
 	} {
-		ends, err := d.broker.reader.Ends(ctx, t.topic)
+		size, err := d.broker.look(ctx, t.topic)
 		switch {
 		case errors.Is(err, brokers.ErrNoTopic):
 			d.found(t.status, "topic", t.topic, "%s", t.missing)
 		case err != nil:
 			d.found(statusFail, "topic", t.topic, "%v", err)
 		default:
-			d.found(statusOK, "topic", t.topic, "it is there, with %s", plural(len(ends), "partition"))
+			d.found(statusOK, "topic", t.topic, "it is there%s", size)
 		}
 	}
+}
+
+// look tells what is known of a topic's size. Its error wraps brokers.ErrNoTopic if there is none.
+func (b *broker) look(ctx context.Context, topic string) (size string, err error) {
+	if b.reader == nil {
+		there, err := b.exists(ctx, topic)
+		if err == nil && !there {
+			err = brokers.ErrNoTopic
+		}
+		return "", err
+	}
+	ends, err := b.reader.Ends(ctx, topic)
+	return ", with " + plural(len(ends), "partition"), err
 }
 
 // examinePatience compares what a message can take with how long the broker waits for it, as the runtime does at its start.

@@ -7,6 +7,9 @@
 //	kafka://HOST:PORT,HOST:PORT   ?tls=true&sasl=scram-sha-512 with user:password@ before the hosts
 //	nats://HOST:PORT              ?creds=FILE
 //	embedded:DIR                  JetStream's directory of a service that is stopped
+//	amqp://USER:PASSWORD@HOST     RabbitMQ
+//	redis://HOST:PORT             Redis Streams
+//	postgres://USER:PASSWORD@HOST/DATABASE
 //
 //	postgres://USER:PASSWORD@HOST/DATABASE
 //	mysql://USER:PASSWORD@HOST:PORT/DATABASE
@@ -15,7 +18,9 @@
 // Letters that are stored encrypted need their keys: HEADRACE_DEADLETTER_KEYS=ID=BASE64,... and HEADRACE_DEADLETTER_BLIND=BASE64.
 // What a service's own Redact and Subject functions do (deadletter.Protection), this command does not know: there let the service index.
 //
-// Without a database, "dlt ls", "groups", "show" and "redrive" work on the dead-letter topics themselves.
+// Without a database, "dlt ls", "groups", "show" and "redrive" work on the dead-letter topics themselves, where the broker can read one again:
+// Kafka and JetStream. With the others, and for "replay", they need the database and a service that indexes (deadletter.Index). Programs redrive
+// over any other broker with deadletter.NewRedriver.
 //
 // Exit codes are stable:
 //

@@ -47,10 +47,13 @@ type broker struct {
 
 	// retention tells how long the broker itself keeps a topic's messages; 0: for ever or unknown.
 	retention func(ctx context.Context, topic string) (time.Duration, error)
+
+	// exists tells whether there is a topic, where the broker has no reader.
+	exists func(ctx context.Context, topic string) (bool, error)
 }
 
 // openBroker opens what --broker names. It makes no topics: a redrive to a consumer that is not there must fail.
-func (a *app) openBroker() (*broker, error) {
+func (a *app) openBroker(ctx context.Context) (*broker, error) {
 	scheme, rest, _ := strings.Cut(a.brokerURL, ":")
 	switch scheme {
 	case "":
@@ -59,6 +62,12 @@ func (a *app) openBroker() (*broker, error) {
 		return a.openKafka()
 	case "nats", "tls":
 		return a.openJetStream()
+	case "amqp", "amqps":
+		return a.openAMQP(ctx)
+	case "redis", "rediss":
+		return a.openRedis(ctx)
+	case "postgres", "postgresql":
+		return a.openPostgres(ctx)
 	case "embedded":
 		b, err := embedded.New(embedded.Config{Dir: rest, Logger: a.log}, jetstream.Config{CheckOnly: true, Logger: a.log})
 		if err != nil {
@@ -67,21 +76,44 @@ func (a *app) openBroker() (*broker, error) {
 		return ofJetStream(b, b.Broker)
 	case "memory":
 		b, err := memory.New(memory.Config{})
-		return &broker{Broker: b, keyed: func(*message.Message, poison.Record) {}, retention: unknownRetention}, err
+		return &broker{Broker: b, keyed: unkeyed, retention: unknownRetention}, err
 	}
-	return nil, usage("--broker is %q: want kafka://HOST:PORT, nats://HOST:PORT or embedded:DIR", redacted(a.brokerURL))
+	return nil, usage("--broker is %q: want kafka://, nats://, embedded:DIR, amqp://, redis:// or postgres://", redacted(a.brokerURL))
 }
 
 func unknownRetention(context.Context, string) (time.Duration, error) { return 0, nil }
 
-// redacted is a URL that may be shown.
+// redacted is a URL, or several with commas between them, that may be shown.
 func redacted(text string) string {
+	parts := strings.Split(text, ",")
+	for i, part := range parts {
+		parts[i] = redactedOne(part)
+	}
+	return strings.Join(parts, ",")
+}
+
+func redactedOne(text string) string {
 	u, err := url.Parse(text)
-	if err != nil {
-		scheme, _, _ := strings.Cut(text, ":")
-		return scheme + ":..."
+	if err != nil { // what cannot be taken apart may have its password anywhere
+		if scheme, _, found := strings.Cut(text, "://"); found && !strings.ContainsAny(scheme, "@:/") {
+			return scheme + "://..."
+		}
+		return "..."
+	}
+	if _, host, found := cutLast(text, "@"); found && u.User == nil { // no scheme, or a part of a password with a comma
+		return "...@" + host
 	}
 	return u.Redacted()
+}
+
+// checkURLs refuses what is no URL, before a library does so with a piece of the password in its error.
+func checkURLs(list []string) error {
+	for _, text := range list {
+		if _, err := url.Parse(text); err != nil {
+			return usage("--broker: %s is no URL: want SCHEME://USER:PASSWORD@HOST:PORT, and %%2F for / in a password", redacted(text))
+		}
+	}
+	return nil
 }
 
 func (a *app) openKafka() (*broker, error) {
@@ -238,7 +270,7 @@ func ofJetStream(owner brokers.Broker, b *jetstream.Broker) (*broker, error) {
 		return nil, errors.Join(err, owner.Close())
 	}
 	return &broker{
-		Broker: owner, reader: b, keyed: func(*message.Message, poison.Record) {},
+		Broker: owner, reader: b, keyed: unkeyed,
 		retention: func(ctx context.Context, topic string) (time.Duration, error) {
 			name, err := js.StreamNameBySubject(ctx, topic)
 			if err != nil {

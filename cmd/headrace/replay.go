@@ -69,7 +69,7 @@ They are unordered against live messages. When it is interrupted it tells where 
 		if err != nil {
 			return err
 		}
-		b, err := a.openBroker()
+		b, err := a.openBroker(cmd.Context())
 		if err != nil {
 			return err
 		}

@@ -113,7 +113,7 @@ func (a *app) command() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%w", err) })
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.brokerURL, "broker", "", "broker: kafka://HOST:PORT, nats://HOST:PORT or embedded:DIR (default $HEADRACE_BROKER)")
+	flags.StringVar(&a.brokerURL, "broker", "", "broker: kafka://, nats://, embedded:DIR, amqp://, redis:// or postgres:// (default $HEADRACE_BROKER)")
 	flags.StringVar(&a.databaseURL, "database", "", "database: postgres://, mysql:// or sqlite:FILE (default $HEADRACE_DATABASE)")
 	flags.StringVar(&a.schema, "schema", "", "Postgres schema of Headrace's tables (default: the connection's own)")
 	flags.StringVar(&a.prefix, "table-prefix", "", "prefix of the tables' names (default headrace_)")

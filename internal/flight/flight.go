@@ -43,6 +43,9 @@ type Flight struct {
 	// Earlier is what deliveries of the same message before this one came to. nil: nothing is known of any.
 	Earlier *Earlier
 
+	// Deaths is how often a redriven message was dead-lettered before.
+	Deaths int
+
 	// Place is the delivery's place among those that run at once. nil: nobody counts them.
 	Place Place
 

@@ -26,7 +26,7 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 		return false, err
 	}
 	if err := s.slots.Take(ctx); err != nil {
-		return false, failed("begin", c, err)
+		return false, failed(ctx, "begin", c, err)
 	}
 	defer s.slots.Give()
 
@@ -37,7 +37,7 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 		return err
 	}, s.sql.claim, c.Consumer, c.ID)
 	if err != nil {
-		return false, failed("claim", c, s.explain(ctx, err))
+		return false, failed(ctx, "claim", c, s.explain(ctx, err))
 	}
 	defer t.undo(ctx) // whatever was not committed, after a panic or Goexit of fn as well
 	if !claimed {
@@ -51,20 +51,20 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 		if own, ok := errors.AsType[*queuedError](err); ok { // the handler's, as if it had waited for it
 			return false, own
 		}
-		return false, failed("commit", c, err)
+		return false, failed(ctx, "commit", c, err)
 	}
 	return true, nil
 }
 
-func failed(operation string, c inbox.Claim, err error) error {
-	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, inbox.Outage(err))
+func failed(ctx context.Context, operation string, c inbox.Claim, err error) error {
+	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, inbox.Outage(ctx, err))
 }
 
 // OnceGroup implements [inbox.GroupStore]: one statement claims all. Where some are new and others are not, one more
 // tells which.
 func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx pgx.Tx, isNew []bool) error) error {
 	if err := s.slots.Take(ctx); err != nil {
-		return groupFailed("begin", claims, err)
+		return groupFailed(ctx, "begin", claims, err)
 	}
 	defer s.slots.Give()
 
@@ -79,7 +79,7 @@ func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx
 		return err
 	}, s.sql.claimMany, consumers, ids)
 	if err != nil {
-		return groupFailed("claim", claims, s.explain(ctx, err))
+		return groupFailed(ctx, "claim", claims, s.explain(ctx, err))
 	}
 	defer t.undo(ctx)
 	switch claimed {
@@ -90,7 +90,7 @@ func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx
 	case 0:
 	default: // few groups have both: which is asked only here
 		if err := t.readClaimed(ctx, claims, consumers, ids, isNew); err != nil {
-			return groupFailed("claim", claims, err)
+			return groupFailed(ctx, "claim", claims, err)
 		}
 	}
 	s.duplicates.Add(int64(len(claims)) - claimed)
@@ -98,7 +98,7 @@ func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx
 		return err
 	}
 	if err := t.finish(ctx); err != nil {
-		return groupFailed("commit", claims, err)
+		return groupFailed(ctx, "commit", claims, err)
 	}
 	return nil
 }
@@ -123,8 +123,8 @@ func (t *transaction) readClaimed(ctx context.Context, claims []inbox.Claim, con
 	return rows.Err()
 }
 
-func groupFailed(operation string, claims []inbox.Claim, err error) error {
-	return fmt.Errorf("inbox: %s a group of %d for %q: %w", operation, len(claims), claims[0].Consumer, inbox.Outage(err))
+func groupFailed(ctx context.Context, operation string, claims []inbox.Claim, err error) error {
+	return fmt.Errorf("inbox: %s a group of %d for %q: %w", operation, len(claims), claims[0].Consumer, inbox.Outage(ctx, err))
 }
 
 // explain adds to the error of a statement what is wrong with the schema, if that is the cause.

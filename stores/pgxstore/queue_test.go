@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/inbox"
@@ -89,6 +94,17 @@ func TestQueuedStatementsKeepTheirOrder(t *testing.T) {
 					return errors.Join(err, saveErr, lostErr, backErr, queue(tx, "b"))
 				}, "a b"},
 				// A row takes its place in its key's order when it is inserted: after the statement that locks what the key stands for.
+				{"a savepoint behind a comment", func(ctx context.Context, tx pgx.Tx, queue func(pgx.Tx, string) error) error {
+					err := queue(tx, "a")
+					_, saveErr := tx.Exec(ctx, "-- name: Mark /* it */\n /* a /* nested */ comment */ savepoint s")
+					lostErr := queue(tx, "lost")
+					_, backErr := tx.Exec(ctx, "ROLLBACK TO s")
+					return errors.Join(err, saveErr, lostErr, backErr, queue(tx, "b"))
+				}, "a b"},
+				{"a savepoint that is queued", func(ctx context.Context, tx pgx.Tx, queue func(pgx.Tx, string) error) error {
+					return errors.Join(
+						queue(tx, "a"), pgxstore.Queue(ctx, tx, "SAVEPOINT s"), queue(tx, "lost"), pgxstore.Queue(ctx, tx, "ROLLBACK TO s"), queue(tx, "b"))
+				}, "a b"},
 				{"the outbox", func(ctx context.Context, tx pgx.Tx, queue func(pgx.Tx, string) error) error {
 					const rows = "INSERT INTO %[1]s.journal (what) SELECT count(*) || ' rows' FROM %[1]s.headrace_outbox"
 					err := outbox.Add(ctx, store, tx, "topic", outgoing("a"))
@@ -163,6 +179,137 @@ func TestI4FailedQueuedStatementFailsOnce(t *testing.T) {
 	}
 }
 
+// What waited was sent with a query whose context had ended. The handler took that for its query's failure and went on, and the COMMIT left out what had
+// waited: acked, without its effect, which in a group was another message's.
+func TestI4WhatCouldNotBeSentFailsOnce(t *testing.T) {
+	p := newPlace(t, pgx.QueryExecModeCacheStatement)
+	store := p.migrated(t)
+	insert, read := p.journal(t)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	swallow := func(tx pgx.Tx) {
+		if err := tx.QueryRow(ended, "SELECT 1").Scan(new(int)); err == nil {
+			t.Error("a query whose context has ended has succeeded")
+		}
+	}
+	for name, run := range map[string]func(claim inbox.Claim) error{
+		"a statement": func(claim inbox.Claim) error {
+			_, err := store.Once(t.Context(), claim, func(ctx context.Context, tx pgx.Tx) error {
+				err := pgxstore.Queue(ctx, tx, insert, "lost")
+				swallow(tx)
+				return err
+			})
+			return err
+		},
+		"a row of the outbox": func(claim inbox.Claim) error {
+			_, err := store.Once(t.Context(), claim, func(ctx context.Context, tx pgx.Tx) error {
+				err := outbox.Add(ctx, store, tx, "topic", outgoing("a"))
+				if _, saveErr := tx.Begin(ended); saveErr == nil {
+					t.Error("a savepoint whose context has ended was made")
+				}
+				return err
+			})
+			return err
+		},
+		"a neighbour's statement": func(claim inbox.Claim) error {
+			return store.OnceGroup(t.Context(), []inbox.Claim{claim}, func(ctx context.Context, tx pgx.Tx, _ []bool) error {
+				err := pgxstore.Queue(ctx, tx, insert, "lost")
+				swallow(tx)
+				return errors.Join(err, pgxstore.Queue(ctx, tx, insert, "another's"))
+			})
+		},
+	} {
+		claim := inbox.Claim{Consumer: "c", ID: name}
+		if err := run(claim); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: Once returned %v; want the error of what could not be sent", name, err)
+		}
+		if got := read(); got != "" {
+			t.Errorf("%s: inserted %q", name, got)
+		}
+		if done, err := store.Once(t.Context(), claim, func(context.Context, pgx.Tx) error { return nil }); !done || err != nil {
+			t.Errorf("%s: the next attempt: %t, %v; want true: the claim is gone as well", name, done, err)
+		}
+	}
+}
+
+// A COMMIT that was queued ended the transaction, and the store's own found none, which is only a warning: the claim was gone and the message acked.
+func TestQueuedEndOfTheTransactionIsRefused(t *testing.T) {
+	p := newPlace(t, pgx.QueryExecModeCacheStatement)
+	store := p.migrated(t)
+	for _, sql := range []string{"ROLLBACK", "commit;", "/* x */ End", "-- x\nABORT"} {
+		claim := inbox.Claim{Consumer: "c", ID: sql}
+		done, err := store.Once(t.Context(), claim, func(ctx context.Context, tx pgx.Tx) error { return pgxstore.Queue(ctx, tx, sql) })
+		if done || !errors.Is(err, inbox.ErrTxEnded) {
+			t.Errorf("%q: Once: %t, %v; want ErrTxEnded", sql, done, err)
+		}
+	}
+}
+
+// The connection was lost when the COMMIT had gone with what was queued, which was taken for the handler's own failure: after the last attempt a
+// message whose effect was committed became a dead letter.
+func TestI11LostCommitWithQueuedStatementsIsAnOutage(t *testing.T) {
+	p := newPlace(t, pgx.QueryExecModeCacheStatement)
+	p.migrated(t)
+	insert, read := p.journal(t)
+	config := p.pool.Config()
+	config.MaxConns = 1
+	var link cut
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		return &lossy{c, &link}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	store := place{pool, p.schema}.store(t)
+	once := func(id string, fn func(ctx context.Context, tx pgx.Tx) error) (bool, error) {
+		return store.Once(t.Context(), inbox.Claim{Consumer: "c", ID: id}, fn)
+	}
+	for _, id := range []string{"a", "b"} { // with the first one pgx prepares the statements
+		done, err := once(id, func(ctx context.Context, tx pgx.Tx) error {
+			link.armed.Store(id == "b")
+			return pgxstore.Queue(ctx, tx, insert, id)
+		})
+		if result := classify.New().Classify(err); done != (id == "a") || result.Unavailable != (id == "b") {
+			t.Errorf("Once of %s: %t, %v, classified as %+v; want Unavailable for b: what has become of the COMMIT is not known", id, done, err, result)
+		}
+	}
+	link.deaf.Store(false)
+	soon, end := context.WithTimeout(t.Context(), 30*time.Second)
+	defer end()
+	waitFor(soon, t, "the effect is committed", func() bool { return read() == "a b" })
+	if done, err := once("b", func(context.Context, pgx.Tx) error { return nil }); done || err != nil {
+		t.Errorf("the next attempt: %t, %v; want a duplicate", done, err)
+	}
+}
+
+// cut loses the answers to what is sent once it is armed.
+type cut struct{ armed, deaf atomic.Bool }
+
+// lossy is a connection whose answers can be lost.
+type lossy struct {
+	net.Conn
+	*cut
+}
+
+func (c *lossy) Write(b []byte) (int, error) {
+	if c.armed.Swap(false) {
+		c.deaf.Store(true)
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *lossy) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.deaf.Load() {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
 // A queued statement that was too greedy was taken for the database's own failure, since it failed beside the COMMIT: its message was held for ever.
 func TestI11QueuedStatementIsTheHandlersOwn(t *testing.T) {
 	p := newPlace(t, pgx.QueryExecModeCacheStatement)
@@ -200,6 +347,30 @@ func TestQueueSendsWhatIsTooMuchToWait(t *testing.T) {
 		err := tx.Conn().QueryRow(ctx, "SELECT count(*) FROM "+p.schema+".journal").Scan(&n) // past what waits
 		if n != 1000 {
 			err = errors.Join(err, fmt.Errorf("%d statements were executed; want 1000", n))
+		}
+		return err
+	})
+	if !done || err != nil {
+		t.Errorf("Once: %t, %v", done, err)
+	}
+}
+
+// Large arguments do not wait in any number.
+func TestQueueSendsWhatIsTooLargeToWait(t *testing.T) {
+	p := newPlace(t, pgx.QueryExecModeCacheStatement)
+	store := p.migrated(t)
+	p.journal(t)
+	insert := "INSERT INTO " + p.schema + ".journal (what) VALUES (md5($1))"
+	done, err := store.Once(t.Context(), inbox.Claim{Consumer: "c", ID: "m"}, func(ctx context.Context, tx pgx.Tx) error {
+		for i := range 3 {
+			if err := pgxstore.Queue(ctx, tx, insert, fmt.Sprint(i, strings.Repeat("x", 400<<10))); err != nil {
+				return err
+			}
+		}
+		var n int
+		err := tx.Conn().QueryRow(ctx, "SELECT count(*) FROM "+p.schema+".journal").Scan(&n) // past what waits
+		if n != 3 {
+			err = errors.Join(err, fmt.Errorf("%d statements were executed; want 3", n))
 		}
 		return err
 	})

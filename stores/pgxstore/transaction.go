@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +15,7 @@ import (
 	"github.com/headrace-go/headrace/outbox"
 )
 
-// finishTimeout bounds a COMMIT or ROLLBACK. They do not end with the caller's context: a COMMIT cut
+// finishTimeout bounds a COMMIT, with what goes with it, or a ROLLBACK. They do not end with the caller's context: a COMMIT cut
 // off has an unknown outcome, and a ROLLBACK that cannot be sent costs the connection.
 const finishTimeout = 15 * time.Second
 
@@ -36,10 +35,12 @@ type transaction struct {
 
 	ended bool // the handler called Commit or Rollback
 
-	queued    []statement // of Queue: they wait as well, and go before the rows
-	direct    bool        // both go to the server at once: a savepoint could take them back, or the rows were too many
-	rows      []outbox.Row
-	heldBytes int
+	queued      []statement // of Queue: they wait as well, and go before the rows
+	queuedBytes int
+	direct      bool // both go to the server at once: a savepoint could take them back, or the rows were too many
+	rows        []outbox.Row
+	heldBytes   int
+	lost        error // what waited was sent, and failed: a handler that goes on nonetheless must not commit
 }
 
 // Commit is refused: the store commits.
@@ -61,12 +62,6 @@ func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
 		return nil, err
 	}
 	return t.Tx.Begin(ctx)
-}
-
-// isSavepoint tells a savepoint that is made as text.
-func isSavepoint(sql string) bool {
-	const savepoint = "savepoint"
-	return len(sql) > len(savepoint) && strings.EqualFold(sql[:len(savepoint)], savepoint)
 }
 
 // hold keeps rows until the COMMIT. It is false where they have to be inserted now.
@@ -101,7 +96,8 @@ func (t *transaction) sendHeld(ctx context.Context) error {
 	}
 	rows := t.rows
 	t.rows, t.heldBytes = nil, 0
-	return t.store.insertRows(ctx, t.Tx, rows)
+	t.lost = t.store.insertRows(ctx, t.Tx, rows)
+	return t.lost
 }
 
 // begin starts a transaction whose first statement is the claim, in one round trip. read reads the answer to
@@ -139,6 +135,8 @@ func (t *transaction) finish(ctx context.Context) error {
 	switch status := t.conn.Conn().PgConn().TxStatus(); {
 	case t.ended, status == 'I':
 		return classify.Permanent(inbox.ErrTxEnded)
+	case t.lost != nil:
+		return t.lost
 	case status == 'E':
 		return inbox.ErrCommitRolledBack
 	}
@@ -174,6 +172,9 @@ func (t *transaction) commitWithHeld(ctx context.Context) error {
 	err := func() error {
 		for range queued {
 			if _, err := results.Exec(); err != nil {
+				if t.conn.Conn().IsClosed() {
+					return err // the COMMIT went with them: what has become of it is not known
+				}
 				return &queuedError{err}
 			}
 		}

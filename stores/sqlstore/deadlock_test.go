@@ -55,6 +55,44 @@ func TestI8SwallowedDeadlockIsNotACommit(t *testing.T) {
 	}
 }
 
+// One handler of a group swallowed the deadlock. What its neighbours wrote after it was committed, each statement by itself, and once more when each
+// ran alone.
+func TestI4SwallowedDeadlockLeavesNothingOfTheNeighbours(t *testing.T) {
+	p := onMySQL(t, "")
+	store := p.migrated(t)
+	store.DB().SetMaxOpenConns(2) // the deadlock's other side, and the group's
+	claims := []inbox.Claim{{Consumer: "c", ID: "1"}, {Consumer: "c", ID: "2"}}
+	run := func(fn func(context.Context, *sql.Tx) error) error {
+		return store.OnceGroup(t.Context(), claims, func(ctx context.Context, tx *sql.Tx, _ []bool) error { return fn(ctx, tx) })
+	}
+	if err := run(func(ctx context.Context, tx *sql.Tx) error {
+		deadlock(t, p, store, tx, "swallowed")
+		return p.add(ctx, tx, "neighbour")
+	}); err == nil {
+		t.Error("the group has succeeded")
+	}
+	if n, err := p.count(t.Context(), "neighbour"); n != 0 || err != nil {
+		t.Errorf("counter %d, %v; want 0: the group was rolled back", n, err)
+	}
+	if err := run(func(ctx context.Context, tx *sql.Tx) error { return p.add(ctx, tx, "neighbour") }); err != nil {
+		t.Errorf("the next attempt: %v", err)
+	}
+	if n, err := p.count(t.Context(), "neighbour"); n != 1 || err != nil {
+		t.Errorf("counter %d, %v after the next attempt; want 1", n, err)
+	}
+	for range 2 { // connections go back as they were
+		conn, err := store.DB().Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		var on bool
+		if err := conn.QueryRowContext(t.Context(), "SELECT @@autocommit").Scan(&on); err != nil || !on {
+			t.Errorf("autocommit of a connection of the pool: %t, %v; want true", on, err)
+		}
+	}
+}
+
 // deadlock adds one to counter in tx and then makes tx the victim of a deadlock.
 func deadlock(t *testing.T, p place, store *sqlstore.Store, tx *sql.Tx, counter string) {
 	ctx := t.Context()

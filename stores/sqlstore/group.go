@@ -16,19 +16,19 @@ import (
 // takes a second transaction when some were committed before.
 func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx *sql.Tx, isNew []bool) error) error {
 	if err := s.slots.Take(ctx); err != nil {
-		return groupFailed("begin", claims, err)
+		return groupFailed(ctx, "begin", claims, err)
 	}
 	defer s.slots.Give()
 
 	isNew := make([]bool, len(claims))
 	tx, err := s.beginGroup(ctx, claims, isNew)
 	if err != nil {
-		return groupFailed("claim", claims, s.explain(ctx, err))
+		return groupFailed(ctx, "claim", claims, s.explain(ctx, err))
 	}
 	defer func() { _ = tx.rollback() }()
 	if err := fn(ctx, tx.Tx, isNew); err != nil {
 		if errors.Is(tx.rollback(), sql.ErrTxDone) {
-			return errors.Join(err, groupFailed("roll back", claims, inbox.ErrTxEnded))
+			return errors.Join(err, groupFailed(ctx, "roll back", claims, inbox.ErrTxEnded))
 		}
 		return err
 	}
@@ -39,14 +39,14 @@ func (s *Store) OnceGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx
 		}
 	}
 	if err := s.finish(ctx, tx, witness); err != nil {
-		return groupFailed("commit", claims, err)
+		return groupFailed(ctx, "commit", claims, err)
 	}
 	return nil
 }
 
 // beginGroup starts a transaction and claims in it what was not claimed before.
 func (s *Store) beginGroup(ctx context.Context, claims []inbox.Claim, isNew []bool) (*transaction, error) {
-	tx, err := s.begin(ctx)
+	tx, err := s.beginShared(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (s *Store) beginGroup(ctx context.Context, claims []inbox.Claim, isNew []bo
 		return nil, err
 	}
 	s.countDuplicates(isNew)
-	if tx, err = s.begin(ctx); err != nil || len(fresh) == 0 {
+	if tx, err = s.beginShared(ctx); err != nil || len(fresh) == 0 {
 		return tx, err
 	}
 	if ok, err = s.claimManyMySQL(ctx, tx.Tx, fresh); err == nil && !ok {
@@ -188,6 +188,6 @@ func (s *Store) unclaimed(ctx context.Context, claims []inbox.Claim, isNew []boo
 	return fresh, rows.Err()
 }
 
-func groupFailed(operation string, claims []inbox.Claim, err error) error {
-	return fmt.Errorf("inbox: %s a group of %d for %q: %w", operation, len(claims), claims[0].Consumer, inbox.Outage(err))
+func groupFailed(ctx context.Context, operation string, claims []inbox.Claim, err error) error {
+	return fmt.Errorf("inbox: %s a group of %d for %q: %w", operation, len(claims), claims[0].Consumer, inbox.Outage(ctx, err))
 }

@@ -19,6 +19,9 @@ import (
 // its outcome is unknown (the connection broke), Once returns an error, and the claim of the next
 // attempt finds out.
 //
+// On MySQL a handler that swallows a deadlock and goes on writes outside of the transaction, which has ended: Once fails then, and the
+// next attempt writes it again. Return the error of a statement.
+//
 // fn must not commit or roll back; Once reports [inbox.ErrTxEnded] when it did by tx.Commit or
 // tx.Rollback. It cannot see a COMMIT that fn sent as text.
 func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (bool, error) {
@@ -26,20 +29,20 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 		return false, err
 	}
 	if err := s.slots.Take(ctx); err != nil {
-		return false, failed("begin", c, err)
+		return false, failed(ctx, "begin", c, err)
 	}
 	defer s.slots.Give()
 
 	tx, err := s.begin(ctx)
 	if err != nil {
-		return false, failed("begin", c, err)
+		return false, failed(ctx, "begin", c, err)
 	}
 	defer func() { _ = tx.rollback() }() // whatever was not committed, after a panic or Goexit of fn as well
 
 	claimed, err := s.claim(ctx, tx.Tx, c)
 	if err != nil {
 		_ = tx.rollback() // now: the explanation needs the connection
-		return false, failed("claim", c, s.explain(ctx, err))
+		return false, failed(ctx, "claim", c, s.explain(ctx, err))
 	}
 	if !claimed {
 		s.duplicates.Add(1)
@@ -47,13 +50,13 @@ func (s *Store) Once(ctx context.Context, c inbox.Claim, fn func(ctx context.Con
 	}
 	if err := fn(ctx, tx.Tx); err != nil {
 		if errors.Is(tx.rollback(), sql.ErrTxDone) {
-			return false, errors.Join(err, failed("roll back", c, classify.Permanent(inbox.ErrTxEnded)))
+			return false, errors.Join(err, failed(ctx, "roll back", c, classify.Permanent(inbox.ErrTxEnded)))
 		}
 		// A rollback that failed otherwise has lost its connection, and the database rolls back.
 		return false, err
 	}
 	if err := s.finish(ctx, tx, c); err != nil {
-		return false, failed("commit", c, err)
+		return false, failed(ctx, "commit", c, err)
 	}
 	return true, nil
 }
@@ -98,6 +101,6 @@ func (s *Store) claim(ctx context.Context, tx *sql.Tx, c inbox.Claim) (bool, err
 	return n == 1, err
 }
 
-func failed(operation string, c inbox.Claim, err error) error {
-	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, inbox.Outage(err))
+func failed(ctx context.Context, operation string, c inbox.Claim, err error) error {
+	return fmt.Errorf("inbox: %s %q for %q: %w", operation, c.ID, c.Consumer, inbox.Outage(ctx, err))
 }

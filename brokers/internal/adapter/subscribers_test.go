@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
+	"time"
+	"weak"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -154,4 +157,28 @@ func TestSubscriptionThatComesTooLateIsAbandoned(t *testing.T) {
 			t.Errorf("%d subscriptions were abandoned and %d ran, want 1 and 0", o.abandoned, o.ended)
 		}
 	})
+}
+
+// A subscriber that subscribes again and again kept something of each subscription until it was closed.
+func TestEndedSubscriptionIsForgotten(t *testing.T) {
+	type key struct{}
+	var subs adapter.Subscriptions
+	defer subs.Close()
+	gone := func() weak.Pointer[[64]byte] {
+		value, ended := new([64]byte), make(chan struct{})
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, value))
+		if err := subs.Go(ctx, func(ctx context.Context) { <-ctx.Done(); close(ended) }); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		<-ended
+		return weak.Make(value)
+	}()
+	for late := time.After(10 * time.Second); gone.Value() != nil; runtime.GC() {
+		select {
+		case <-late:
+			t.Fatal("the context of a subscription that has ended is still there")
+		default:
+		}
+	}
 }

@@ -14,7 +14,7 @@ var ErrClosed = errors.New("closed")
 type Subscriptions struct {
 	mu     sync.Mutex
 	closed bool
-	ends   []context.CancelFunc
+	ends   map[*context.CancelFunc]struct{} // of those that run
 	wg     sync.WaitGroup
 }
 
@@ -27,12 +27,22 @@ func (s *Subscriptions) Go(ctx context.Context, run func(context.Context)) error
 		return ErrClosed
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	s.ends = append(s.ends, cancel)
+	if s.ends == nil {
+		s.ends = make(map[*context.CancelFunc]struct{})
+	}
+	s.ends[&cancel] = struct{}{}
 	s.wg.Go(func() {
-		defer cancel()
+		defer s.ended(&cancel)
 		run(ctx)
 	})
 	return nil
+}
+
+func (s *Subscriptions) ended(cancel *context.CancelFunc) {
+	(*cancel)()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ends, cancel)
 }
 
 // Closed reports whether Close was called.
@@ -46,10 +56,9 @@ func (s *Subscriptions) Closed() bool {
 func (s *Subscriptions) Close() {
 	s.mu.Lock()
 	s.closed = true
-	for _, end := range s.ends {
-		end()
+	for end := range s.ends {
+		(*end)()
 	}
-	s.ends = nil
 	s.mu.Unlock()
 	s.wg.Wait()
 }

@@ -105,11 +105,11 @@ func (l *Ledger) in(tx any) (DB, error) {
 }
 
 // inTx names what failed in a transaction of Once, which still has its connection: nothing more can be asked.
-func inTx(operation, consumer, key string, err error) error {
+func inTx(ctx context.Context, operation, consumer, key string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("parking: %s key %q of %q: %w", operation, key, consumer, inbox.Outage(err))
+	return fmt.Errorf("parking: %s key %q of %q: %w", operation, key, consumer, inbox.Outage(ctx, err))
 }
 
 // failed is inTx for what is no part of another transaction, and explains the error.
@@ -117,7 +117,7 @@ func (l *Ledger) failed(ctx context.Context, operation, consumer, key string, er
 	if err == nil {
 		return nil
 	}
-	return inTx(operation, consumer, key, l.Explain(ctx, err))
+	return inTx(ctx, operation, consumer, key, l.Explain(ctx, err))
 }
 
 // ofKey names one key.

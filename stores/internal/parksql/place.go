@@ -23,7 +23,7 @@ func (l *Ledger) Open(ctx context.Context, tx any, k parking.Key) error {
 		" first_type, first_error, last_type, last_error, owner, lease_until)"+
 		" VALUES (?, ?, 'parked', 1, 0, 1, "+l.now+", ?, 0, ?, ?, ?, ?, '', 0)"+unlessThere,
 		k.Consumer, k.Name, microsOf(k.FailedAt), text(k.FirstErrorType), text(k.FirstError), text(k.LastErrorType), text(k.LastError))
-	return inTx("open", k.Consumer, k.Name, err)
+	return inTx(ctx, "open", k.Consumer, k.Name, err)
 }
 
 // Reserve implements parking.Ledger. For a key that has no row, which is nearly every message, it is one round
@@ -34,7 +34,7 @@ func (l *Ledger) Reserve(ctx context.Context, tx any, consumer, key string, limi
 		return 0, parking.NotParked, err
 	}
 	seq, out, err := l.reserve(ctx, db, consumer, key, limits)
-	return seq, out, inTx("reserve a place in", consumer, key, err)
+	return seq, out, inTx(ctx, "reserve a place in", consumer, key, err)
 }
 
 func (l *Ledger) reserve(ctx context.Context, db DB, consumer, key string, limits parking.Limits) (int64, parking.Outcome, error) {
@@ -108,7 +108,7 @@ func (l *Ledger) Put(ctx context.Context, tx any, m parking.Message) (bool, erro
 	}
 	document, err := m.Record.MarshalDocument()
 	if err != nil {
-		return false, inTx("store a message of", m.Consumer, m.Key, err)
+		return false, inTx(ctx, "store a message of", m.Consumer, m.Key, err)
 	}
 	// A duplicate changes the time on MySQL and counts as 2, or as whatever clientFoundRows says: not as 1. It is
 	// rolled back.
@@ -119,7 +119,7 @@ func (l *Ledger) Put(ctx context.Context, tx any, m parking.Message) (bool, erro
 	n, err := l.exec(ctx, db, "INSERT INTO "+l.msgs+" (consumer, msg_key, seq, id, parked_at, dead_letter, record, payload)"+
 		" VALUES (?, ?, ?, ?, "+l.now+", ?, ?, ?)"+unlessThere,
 		m.Consumer, m.Key, m.Seq, m.ID, text(m.Record.ID), document, payloadOf(m.Record.Payload))
-	return n == 1, inTx("store a message of", m.Consumer, m.Key, err)
+	return n == 1, inTx(ctx, "store a message of", m.Consumer, m.Key, err)
 }
 
 // Take implements parking.Ledger. m was its key's first when the source read it. Places are given under the lock
@@ -130,7 +130,7 @@ func (l *Ledger) Take(ctx context.Context, tx any, m parking.Message) (bool, err
 		return false, err
 	}
 	taken, err := l.take(ctx, db, m)
-	return taken, inTx("take a message of", m.Consumer, m.Key, err)
+	return taken, inTx(ctx, "take a message of", m.Consumer, m.Key, err)
 }
 
 func (l *Ledger) take(ctx context.Context, db DB, m parking.Message) (bool, error) {
@@ -221,7 +221,7 @@ func (l *Ledger) Delay(ctx context.Context, tx any, consumer, key string, d time
 		return err
 	}
 	_, err = l.exec(ctx, db, "UPDATE "+l.keys+delayed+l.now+" + ?, state = 'released', released_at = "+l.now+ofKey, d.Microseconds(), consumer, key)
-	return inTx("delay", consumer, key, err)
+	return inTx(ctx, "delay", consumer, key, err)
 }
 
 // DelayAgain implements parking.Ledger.

@@ -70,6 +70,10 @@ func (b *Broker) Capabilities() brokers.Capabilities {
 	if b.config.CompetingConsumers {
 		c.Ordering = brokers.OrderingNone
 	}
+	if b.config.Topology == Check {
+		c.Delays = false // there are no queues for it
+		c.DeliveryLimit = operatorsLimit
+	}
 	return c
 }
 

@@ -25,7 +25,8 @@ const (
 	Declare Topology = iota
 
 	// Check makes nothing, and fails where an exchange or a queue is missing. How they are set up, and bound, is the
-	// operator's choice. There is no Delivery.Delay then.
+	// operator's choice. There is no Delivery.Delay then, and a queue may have the server's own delivery limit: from RabbitMQ
+	// 4.0 on it drops, or dead-letters, after 20 deliveries.
 	Check
 )
 
@@ -81,15 +82,17 @@ type Config struct {
 	// PublishTimeout bounds a Publish, connecting and the wait for confirms included. Default 10 s.
 	PublishTimeout time.Duration
 
-	// DialTimeout bounds the making of a connection to one node, Heartbeat is the interval of the signs of life on it:
-	// after two without one it is lost. Defaults 10 s each, at least 1 s for Heartbeat.
+	// DialTimeout bounds the making of a connection to one node. Heartbeat is the time within which either side gives a sign of life
+	// on it; the server may ask for less. It is lost after one and a half of it without any. Defaults 10 s each, at least 1 s for Heartbeat.
 	DialTimeout, Heartbeat time.Duration
 
-	// LagInterval is how often a subscription asks how many messages its queue has. Default 5 s.
+	// LagInterval is how often a subscription asks how many messages its queue has, and binds it again. Default 5 s.
 	LagInterval time.Duration
 
-	// CloseTimeout bounds the last words to the server. It has to fit into the time that whoever closes the subscription has, 5 s
-	// for the runtime. Default 3 s.
+	// CloseTimeout bounds the end of a subscription, half of it what is sent on with a delay. A server that has not answered by then
+	// loses the connection, and takes back what it knows of no ack. It has to fit into the time that whoever closes the
+	// subscription has, 5 s for the runtime. The end of a publisher, and then that of each connection, may take as long again.
+	// Default 3 s.
 	CloseTimeout time.Duration
 
 	// Logger gets what nobody can be told by an error. Default slog.Default().

@@ -42,3 +42,24 @@ func TestBadConfigNamesTheFieldAndTheValue(t *testing.T) {
 		})
 	}
 }
+
+// With Check there are no queues for delays, and the operator's may drop a message after 20 deliveries. The capabilities said otherwise, so that
+// nobody was warned.
+func TestCapabilitiesOfACheckedTopologyAreTheOperators(t *testing.T) {
+	for _, tt := range []struct {
+		topology amqp.Topology
+		delays   bool
+		limit    int
+	}{{amqp.Declare, true, 0}, {amqp.Check, false, 20}} {
+		b, err := amqp.New(amqp.Config{URLs: []string{"amqp://127.0.0.1:0/"}, Topology: tt.topology})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := b.Capabilities(); c.Delays != tt.delays || c.DeliveryLimit != tt.limit {
+			t.Errorf("topology %d: Delays is %v, DeliveryLimit is %d; want %v and %d", tt.topology, c.Delays, c.DeliveryLimit, tt.delays, tt.limit)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

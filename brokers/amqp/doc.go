@@ -5,14 +5,17 @@
 //
 // A topic is a durable fanout exchange of its name. A consumer is a quorum queue, "topic/consumer", which is bound to it: each
 // consumer gets all, the subscribers of one consumer share. What is published while no queue is bound to a topic goes, by its alternate exchange,
-// to the queue "topic/unrouted!", and from there to the first consumer that registers. That queue also holds the messages of a
-// dead-letter topic that nobody reads; an operator can look at them there.
+// to the queue "topic/unrouted!", and from there to the consumers that register first, or to those of a subscription that finds it there. That
+// queue also holds the messages of a dead-letter topic that nobody reads; an operator can look at them there.
 //
-// All of it is declared when it is needed, and again after a connection was lost, or a queue deleted. With [Check], the
-// operator has made the exchanges, queues and bindings; the broker fails if one is missing and asks no more of them. So a queue can have
-// a dead-letter exchange, a length or a time to live of its own, or be of another type; the headers that the server adds to what
-// went through a dead-letter exchange (x-death, x-first-death-queue and so on) are in the metadata. A message that no queue gets is an
-// error of Publish then: [ErrUnroutable].
+// All of it is declared when it is needed, and again after a connection was lost, or a queue deleted. An exchange that is deleted takes its
+// bindings with it, and no consumer is told: subscriptions bind their queues again each [Config.LagInterval]. What was published meanwhile goes
+// to the consumers of the process that finds out first, in order, and to none of another's: nobody knows that those were bound.
+//
+// With [Check], the operator has made the exchanges, queues and bindings; the broker fails if one is missing and asks no more of them. So a
+// queue can have a dead-letter exchange, a length or a time to live of its own, or be of another type; the headers that the server adds to
+// what went through a dead-letter exchange (x-death, x-first-death-queue and so on) are in the metadata. A message that no queue gets is
+// an error of Publish then: [ErrUnroutable].
 //
 // # Order
 //

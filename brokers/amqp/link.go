@@ -240,6 +240,15 @@ func (l *link) frameSize() int {
 	return l.conn.Config.FrameSize
 }
 
+// cut ends the present connection without a word, and with it the calls that wait for the server.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.socket != nil {
+		_ = l.socket.Close() // an error says that it was lost before
+	}
+}
+
 // close ends the connection for good. It is idempotent.
 func (l *link) close() {
 	l.mu.Lock()

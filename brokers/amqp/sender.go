@@ -229,9 +229,10 @@ func (s *sender) newLine(ctx context.Context) (*line, error) {
 		lost:    make(chan struct{}),
 		pending: make(map[uint64]*sent),
 	}
-	// No capacity: the client's reader waits until a return was taken before it reads the confirm of the same message.
-	returns := ch.NotifyReturn(make(chan amqp091.Return))
-	confirms := ch.NotifyPublish(make(chan amqp091.Confirmation))
+	// There is room for all that can be on its way: the client drops what is not taken within 5 s, and a message whose return was
+	// dropped would be taken for stored.
+	returns := ch.NotifyReturn(make(chan amqp091.Return, maxUnconfirmed))
+	confirms := ch.NotifyPublish(make(chan amqp091.Confirmation, maxUnconfirmed))
 	closes := ch.NotifyClose(make(chan *amqp091.Error, 1))
 	if err := ch.Confirm(false); err != nil {
 		_ = ch.Close()
@@ -265,21 +266,9 @@ func (s *sender) close() {
 
 // listen takes the server's answers until the channel is closed.
 func (l *line) listen(returns <-chan amqp091.Return, confirms <-chan amqp091.Confirmation, closes <-chan *amqp091.Error) {
-	for confirms != nil {
-		select {
-		case r, open := <-returns:
-			if !open {
-				returns = nil
-				continue
-			}
-			l.returned(r)
-		case c, open := <-confirms:
-			if !open {
-				confirms = nil
-				continue
-			}
-			l.confirmed(c)
-		}
+	for c := range confirms {
+		l.takeReturns(returns) // a message's own comes before its confirm, and is there by now
+		l.confirmed(c)
 	}
 	reason := amqp091.ErrClosed
 	if e := <-closes; e != nil { // closed by now
@@ -294,6 +283,21 @@ func (l *line) listen(returns <-chan amqp091.Return, confirms <-chan amqp091.Con
 		p.call.settle(1)
 	}
 	close(l.lost)
+}
+
+// takeReturns takes the returns that are there.
+func (l *line) takeReturns(returns <-chan amqp091.Return) {
+	for {
+		select {
+		case r, open := <-returns:
+			if !open {
+				return
+			}
+			l.returned(r)
+		default:
+			return
+		}
+	}
 }
 
 // expect notes that p is the next to be written.

@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -42,6 +43,30 @@ func TestEachLetterOfALostChannelHasOneOutcome(t *testing.T) {
 		}
 		if c.errs[0] != nil || !errors.Is(c.errs[1], amqp091.ErrClosed) || errors.Is(c.errs[1], ErrUnconfirmed) != lostFirst || c.errs[2] == nil {
 			t.Errorf("lost first: %v: errors %v", lostFirst, c.errs)
+		}
+	}
+}
+
+// A confirm was read before the return of the same message, which no queue had got: it was taken for stored.
+func TestReturnCountsBeforeItsConfirm(t *testing.T) {
+	const n = 64
+	l := &line{slots: make(chan struct{}, n), lost: make(chan struct{}), pending: map[uint64]*sent{}}
+	c := &call{errs: make([]error, n), left: n, done: make(chan struct{})}
+	returns, confirms, closes := make(chan amqp091.Return, n), make(chan amqp091.Confirmation, n), make(chan *amqp091.Error)
+	for i := range n {
+		id := strconv.Itoa(i)
+		l.slots <- struct{}{}
+		tag := l.expect(&sent{call: c, index: i, letter: &letter{content: amqp091.Publishing{MessageId: id}}})
+		returns <- amqp091.Return{MessageId: id}
+		confirms <- amqp091.Confirmation{DeliveryTag: tag, Ack: true}
+	}
+	close(returns)
+	close(confirms)
+	close(closes)
+	l.listen(returns, confirms, closes)
+	for i, err := range c.errs {
+		if !errors.Is(err, ErrUnroutable) {
+			t.Errorf("message %d: %v, want %v", i, err, ErrUnroutable)
 		}
 	}
 }

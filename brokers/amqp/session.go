@@ -66,12 +66,12 @@ func newSession(n *subscription, ch *amqp091.Channel, closes <-chan *amqp091.Err
 	return s
 }
 
-// run returns when ctx has ended, or with an error when the channel was lost.
-func (s *session) run(ctx context.Context) error {
+// run returns when ctx has ended, or with an error when the channel was lost. Letters are sent until their context ends.
+func (s *session) run(ctx, letters context.Context) error {
 	work, cancel := context.WithCancelCause(ctx)
 	var others sync.WaitGroup
 	others.Go(func() { s.giveBack(work) })
-	others.Go(func() { s.sendDelayed(work) })
+	others.Go(func() { s.sendDelayed(work, letters) })
 	others.Go(func() { s.measure(work) })
 	err := s.receive(work)
 	if err != nil {
@@ -79,15 +79,15 @@ func (s *session) run(ctx context.Context) error {
 	}
 	cancel(nil)
 	others.Wait()
-	s.end()
+	s.end(letters)
 	return err
 }
 
 // end settles what was decided, and closes the channel: the server takes the rest back, in order.
-func (s *session) end() {
+func (s *session) end(letters context.Context) {
 	s.settler.Close()
 	if batch := s.takeDelayed(); len(batch) > 0 && !s.channel.IsClosed() {
-		s.sendLetters(batch)
+		s.sendLetters(letters, batch)
 	}
 	_ = s.channel.Close() // an error says that it is closed
 }
@@ -276,14 +276,14 @@ func (s *session) requeueDue(now time.Time) time.Duration {
 }
 
 // sendDelayed sends on what is to be delayed, and acks it when the server has it.
-func (s *session) sendDelayed(ctx context.Context) {
+func (s *session) sendDelayed(ctx, letters context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.moreDelayed:
 		}
-		failed := s.sendLetters(s.takeDelayed())
+		failed := s.sendLetters(letters, s.takeDelayed())
 		if len(failed) == 0 {
 			continue
 		}
@@ -305,10 +305,11 @@ func (s *session) takeDelayed() []returning {
 	return batch
 }
 
-// sendLetters returns what could not be sent. The end of the session does not end it: what was sent and not acked would come twice.
-func (s *session) sendLetters(batch []returning) (failed []returning) {
+// sendLetters returns what could not be sent. ctx is not the session's, whose end does not end it: what was sent and not acked would come
+// twice.
+func (s *session) sendLetters(ctx context.Context, batch []returning) (failed []returning) {
 	n, config := s.subscription, &s.subscription.broker.config
-	ctx, cancel := context.WithTimeout(context.Background(), min(config.PublishTimeout, config.CloseTimeout))
+	ctx, cancel := context.WithTimeout(ctx, min(config.PublishTimeout, config.CloseTimeout))
 	defer cancel()
 	letters := make([]letter, 0, len(batch))
 	sent := batch[:0]

@@ -41,5 +41,5 @@ func (b *Broker) subscribe(ctx context.Context, want brokers.Subscription, topic
 	if err != nil {
 		return adapter.Opened{}, fmt.Errorf("amqp: subscribe consumer %q to topic %q: %w", want.Consumer, topic, err)
 	}
-	return adapter.Opened{Out: n.out, Run: func(ctx context.Context) { n.run(ctx, first) }, Abandon: first.end}, nil
+	return adapter.Opened{Out: n.out, Run: func(ctx context.Context) { n.run(ctx, first) }, Abandon: func() { n.abandon(first) }}, nil
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/cenkalti/backoff/v4"
@@ -44,12 +46,18 @@ func newSubscription(b *Broker, s brokers.Subscription, topic string) *subscript
 }
 
 func (n *subscription) run(ctx context.Context, s *session) {
+	letters, noMore := context.WithCancel(context.WithoutCancel(ctx))
+	over := make(chan struct{})
+	var hurry sync.WaitGroup
+	hurry.Go(func() { n.hurry(ctx, noMore, over) })
+	defer hurry.Wait()
+	defer close(over)
 	n.broker.noteRead(n, true)
 	defer close(n.out)
 	defer n.broker.noteRead(n, false)
 	for s != nil {
 		n.session.Store(s)
-		err := s.run(ctx)
+		err := s.run(ctx, letters)
 		n.session.Store(nil)
 		if ctx.Err() != nil {
 			return
@@ -57,6 +65,38 @@ func (n *subscription) run(ctx context.Context, s *session) {
 		n.log.Warn("amqp: the channel was lost; subscribes again", "error", err)
 		s = n.reopen(ctx)
 	}
+}
+
+// abandon ends a subscription that does not run.
+func (n *subscription) abandon(s *session) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	n.run(ended, s)
+}
+
+// hurry has everything end within CloseTimeout after ctx, unless it is over: half of it is for what is sent on with a delay. The client's
+// calls wait for the server's answer as long as there is a connection, so that is ended then, for all subscriptions: a server that does
+// not answer one answers none.
+func (n *subscription) hurry(ctx context.Context, noMore func(), over <-chan struct{}) {
+	defer noMore()
+	select {
+	case <-ctx.Done():
+	case <-over:
+		return
+	}
+	for _, do := range []func(){noMore, n.cut} {
+		select {
+		case <-time.After(n.broker.config.CloseTimeout / 2):
+			do()
+		case <-over:
+			return
+		}
+	}
+}
+
+func (n *subscription) cut() {
+	n.log.Warn("amqp: the server does not answer at the end of a subscription; ends the connection")
+	n.broker.consuming.cut()
 }
 
 // reopen returns the next session, or nil when ctx has ended.
@@ -80,16 +120,11 @@ func (n *subscription) reopen(ctx context.Context) *session {
 
 // open begins a session on a new channel.
 func (n *subscription) open(ctx context.Context) (*session, error) {
-	ch, err := n.broker.consuming.channel(ctx)
-	if err != nil {
+	if err := n.restore(ctx); err != nil {
 		return nil, err
 	}
-	backlog, err := n.broker.restore(ch, n.topic, n.queue)
-	if err == nil && backlog { // everything was deleted, and somebody has published since
-		err = n.broker.register(ctx, n.topic, []string{n.consumer})
-	}
+	ch, err := n.broker.consuming.channel(ctx)
 	if err != nil {
-		_ = ch.Close()
 		return nil, err
 	}
 	closes := ch.NotifyClose(make(chan *amqp091.Error, 1))

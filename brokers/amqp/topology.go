@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cenkalti/backoff/v4"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -17,29 +18,36 @@ import (
 // on the default is 20.
 const deliveryLimit = int64(math.MaxInt32)
 
-// handOverBatch is how many messages of a backlog are on their way at once.
-const handOverBatch = 256
+// operatorsLimit is the same of a queue of the operator's, as far as we know: the default from RabbitMQ 4.0 on.
+const operatorsLimit = 20
 
-// declareTopic makes the exchange of a topic, and the queue of what is published while no queue is bound to it. It returns how many
-// messages that one has.
-func declareTopic(ch *amqp091.Channel, topic string) (unrouted int, err error) {
+// What is on its way at once of a backlog: so many messages, and no more after so many bytes.
+const (
+	handOverBatch = 256
+	handOverBytes = 8 << 20
+)
+
+// errUnrouted says that messages of a topic wait to be handed over.
+var errUnrouted = errors.New("messages wait that no queue was bound to get")
+
+// declareTopic makes the exchange of a topic, and the queue of what is published while no queue is bound to it.
+func declareTopic(ch *amqp091.Channel, topic string) error {
 	name := unroutedName(topic)
 	if err := ch.ExchangeDeclare(name, amqp091.ExchangeFanout, true, false, false, false, nil); err != nil {
-		return 0, fmt.Errorf("declare exchange %q: %w", name, err)
+		return fmt.Errorf("declare exchange %q: %w", name, err)
 	}
-	q, err := ch.QueueDeclare(name, true, false, false, false, amqp091.Table{
+	if _, err := ch.QueueDeclare(name, true, false, false, false, amqp091.Table{
 		amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-delivery-limit": deliveryLimit,
-	})
-	if err != nil {
-		return 0, fmt.Errorf("declare queue %q: %w", name, err)
+	}); err != nil {
+		return fmt.Errorf("declare queue %q: %w", name, err)
 	}
 	if err := ch.QueueBind(name, "", name, false, nil); err != nil {
-		return 0, fmt.Errorf("bind queue %q: %w", name, err)
+		return fmt.Errorf("bind queue %q: %w", name, err)
 	}
 	if err := ch.ExchangeDeclare(topic, amqp091.ExchangeFanout, true, false, false, false, amqp091.Table{"alternate-exchange": name}); err != nil {
-		return 0, fmt.Errorf("declare exchange %q: %w", topic, err)
+		return fmt.Errorf("declare exchange %q: %w", topic, err)
 	}
-	return q.Messages, nil
+	return nil
 }
 
 // declareQueue makes the queue of a consumer.
@@ -68,11 +76,28 @@ func checkExchange(ch *amqp091.Channel, topic string) error {
 	return nil
 }
 
-func checkQueue(ch *amqp091.Channel, queue string) error {
-	if _, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {
-		return fmt.Errorf("check queue %q: %w", queue, err)
+func checkQueue(ch *amqp091.Channel, queue string) (amqp091.Queue, error) {
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		err = fmt.Errorf("check queue %q: %w", queue, err)
 	}
-	return nil
+	return q, err
+}
+
+// rebind binds a queue again, since the bindings go with an exchange that is deleted, and nobody is told. If messages wait it returns how
+// many, and does not bind: what follows must not overtake them.
+func rebind(ch *amqp091.Channel, topic, queue string) (waiting int, err error) {
+	q, err := checkQueue(ch, unroutedName(topic))
+	if err != nil || q.Messages > 0 {
+		return q.Messages, err
+	}
+	return 0, bind(ch, queue, topic)
+}
+
+// isMissing tells whether the server says that a queue or an exchange is not there.
+func isMissing(err error) bool {
+	e, ok := errors.AsType[*amqp091.Error](err)
+	return ok && e.Code == amqp091.NotFound
 }
 
 // ensureTopic makes or checks the exchange of a topic, once.
@@ -90,8 +115,7 @@ func (b *Broker) ensureTopic(ctx context.Context, topic string) error {
 		if b.config.Topology == Check {
 			return checkExchange(ch, topic)
 		}
-		_, err := declareTopic(ch, topic)
-		return err
+		return declareTopic(ch, topic)
 	})
 	if err != nil {
 		return err
@@ -109,26 +133,45 @@ func (b *Broker) forgetTopic(topic string) {
 	delete(b.topics, topic)
 }
 
-// restore makes or checks again what a subscription needs, on its channel. backlog says that there is something to be handed over, which
-// Register does.
-func (b *Broker) restore(ch *amqp091.Channel, topic, queue string) (backlog bool, err error) {
-	if b.config.Topology == Check {
-		return false, checkQueue(ch, queue)
+// restore makes or checks again what a subscription needs. Where something is missing, or messages wait, it registers again: the queue is not
+// bound before they were handed over.
+func (n *subscription) restore(ctx context.Context) error {
+	declares := n.broker.config.Topology == Declare
+	err := n.broker.consuming.onChannel(ctx, func(ch *amqp091.Channel) error {
+		if _, err := checkQueue(ch, n.queue); err != nil || !declares {
+			return err
+		}
+		waiting, err := rebind(ch, n.topic, n.queue)
+		if err == nil && waiting > 0 {
+			err = errUnrouted
+		}
+		return err
+	})
+	if declares && (isMissing(err) || errors.Is(err, errUnrouted)) {
+		return n.registerAgain(ctx)
 	}
-	unrouted, err := declareTopic(ch, topic)
-	if err != nil {
-		return false, err
+	return err
+}
+
+// registerAgain registers all consumers of the topic that this process has: what waits has come to none of them.
+func (n *subscription) registerAgain(ctx context.Context) error {
+	b, consumers := n.broker, []string{n.consumer}
+	b.mu.Lock()
+	for other := range b.reads {
+		if other.topic == n.topic {
+			consumers = append(consumers, other.consumer)
+		}
 	}
-	if err := b.declareQueue(ch, queue); err != nil {
-		return false, err
-	}
-	return unrouted > 0, bind(ch, queue, topic)
+	b.mu.Unlock()
+	slices.Sort(consumers)
+	return b.register(ctx, n.topic, slices.Compact(consumers))
 }
 
 // Register makes the queues of consumers of a topic. Queues that are the first to be bound to the topic also get what was
 // published before, in order, and before what comes later; only what is published in the very moment of their binding, some
-// milliseconds, can be out of order. Should the process end in the middle of that, the rest goes to whoever registers next.
-// It waits for other processes that register with the topic, until ctx ends.
+// milliseconds, can be out of order, and then may come as late as a subscription next asks for its lag. Should the process end
+// in the middle of that, the rest goes to whoever registers, or asks, next. It waits for other processes that register with the
+// topic, until ctx ends.
 func (b *Broker) Register(ctx context.Context, topic string, consumers ...string) error {
 	if err := b.register(ctx, topic, consumers); err != nil {
 		return fmt.Errorf("amqp: register consumers %q of topic %q: %w", consumers, topic, err)
@@ -165,7 +208,7 @@ func (b *Broker) register(ctx context.Context, topic string, consumers []string)
 		return err
 	}
 	defer b.unlock(ch, topic)
-	if _, err := declareTopic(ch, topic); err != nil {
+	if err := declareTopic(ch, topic); err != nil {
 		return err
 	}
 	for _, q := range queues {
@@ -188,7 +231,7 @@ func (b *Broker) register(ctx context.Context, topic string, consumers []string)
 func (b *Broker) checkQueues(ctx context.Context, queues []string) error {
 	return b.consuming.onChannel(ctx, func(ch *amqp091.Channel) error {
 		for _, q := range queues {
-			if err := checkQueue(ch, q); err != nil {
+			if _, err := checkQueue(ch, q); err != nil {
 				return err
 			}
 		}
@@ -226,6 +269,9 @@ func (b *Broker) lock(ctx context.Context, topic string) (*amqp091.Channel, erro
 // has ended with that.
 func (b *Broker) unlock(ch *amqp091.Channel, topic string) {
 	_ = ch.Close()
+	if conn, err := b.consuming.current(); conn == nil || err != nil {
+		return // and no other connection is made for this
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), b.config.CloseTimeout)
 	defer cancel()
 	err := b.consuming.onChannel(ctx, func(ch *amqp091.Channel) error {
@@ -241,31 +287,38 @@ func (b *Broker) unlock(ch *amqp091.Channel, topic string) {
 func (b *Broker) handOver(ctx context.Context, ch *amqp091.Channel, topic string, queues []string) error {
 	from := unroutedName(topic)
 	for {
-		var last uint64
-		var letters []letter
-		for len(letters) < handOverBatch*len(queues) {
-			d, there, err := ch.Get(from, false)
-			if err != nil {
-				return fmt.Errorf("get from queue %q: %w", from, err)
-			}
-			if !there {
-				break
-			}
-			last = d.DeliveryTag
-			for _, q := range queues {
-				letters = append(letters, letter{key: q, content: republish(&d)})
-			}
+		batch, err := gather(func() (amqp091.Delivery, bool, error) { return ch.Get(from, false) })
+		if err != nil {
+			return fmt.Errorf("get from queue %q: %w", from, err)
 		}
-		if len(letters) == 0 {
+		if len(batch) == 0 {
 			return nil
+		}
+		letters := make([]letter, 0, len(batch)*len(queues))
+		for i := range batch {
+			for _, q := range queues {
+				letters = append(letters, letter{key: q, content: republish(&batch[i])})
+			}
 		}
 		if err := errors.Join(b.internal.send(ctx, letters)...); err != nil {
 			return fmt.Errorf("hand over messages of queue %q: %w", from, err)
 		}
-		if err := ch.Ack(last, true); err != nil {
+		if err := ch.Ack(batch[len(batch)-1].DeliveryTag, true); err != nil {
 			return fmt.Errorf("ack messages of queue %q: %w", from, err)
 		}
 	}
+}
+
+// gather gets what is handed over at once; nothing if there is nothing left.
+func gather(get func() (d amqp091.Delivery, there bool, err error)) (batch []amqp091.Delivery, err error) {
+	for size := 0; len(batch) < handOverBatch && size < handOverBytes; {
+		d, there, err := get()
+		if err != nil || !there {
+			return batch, err
+		}
+		batch, size = append(batch, d), size+len(d.Body)
+	}
+	return batch, nil
 }
 
 // republish returns d as it was published.

@@ -22,8 +22,14 @@ type Broker struct {
 	subs adapter.Subscribers
 	pubs adapter.Publishers
 
-	mu  sync.Mutex
-	ids int // of subscriptions, so that each is a member of its own
+	mu    sync.Mutex
+	taken map[place]bool // by subscriptions, where Config.Member names them
+}
+
+// place is a number among the members that this broker has in one group.
+type place struct {
+	topic, group string
+	number       int
 }
 
 var _ brokers.Broker = (*Broker)(nil)
@@ -35,7 +41,7 @@ func New(config Config) (*Broker, error) {
 		return nil, err
 	}
 	// A call lasts for as long as the application's client tries.
-	b := &Broker{config: config, pubs: adapter.Publishers{System: "redisstream", Unbounded: true}}
+	b := &Broker{config: config, pubs: adapter.Publishers{System: "redisstream", Unbounded: true}, taken: map[place]bool{}}
 	b.subs = adapter.Subscribers{System: "redisstream", Window: config.Window, Open: b.subscribe}
 	return b, nil
 }
@@ -73,17 +79,27 @@ func (b *Broker) Close() error {
 	return errors.Join(b.subs.Close(), b.pubs.Close())
 }
 
-// member returns the name of a new subscription within its group. The first of a broker with a stable name has just
-// that one.
-func (b *Broker) member() string {
+// member returns the name of a new subscription within its group, and what gives it back. With a stable name, the only one
+// that a broker has in a group has just that name, and others a number: what comes next there finds what was held, whatever
+// else the broker has subscribed to, and in whatever order.
+func (b *Broker) member(topic, group string) (name string, free func()) {
+	if b.config.Member == "" {
+		return memberPrefix + rand.Text(), func() {}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ids++
-	switch {
-	case b.config.Member == "":
-		return memberPrefix + rand.Text()
-	case b.ids == 1:
-		return memberPrefix + b.config.Member
+	p := place{topic, group, 1}
+	for b.taken[p] {
+		p.number++
 	}
-	return fmt.Sprintf("%s%s.%d", memberPrefix, b.config.Member, b.ids)
+	b.taken[p] = true
+	name = memberPrefix + b.config.Member
+	if p.number > 1 {
+		name = fmt.Sprintf("%s.%d", name, p.number)
+	}
+	return name, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.taken, p)
+	}
 }

@@ -39,7 +39,8 @@ type Config struct {
 	// MaxNackDelay. Defaults 100 ms and 30 s.
 	NackDelay, MaxNackDelay time.Duration
 
-	// Block is how long one read waits for entries, and so the longest that a Close takes. Default 250 ms.
+	// Block is how long one read waits for entries, and so the longest that a Close takes. It has to be less than Client's
+	// ReadTimeout, which would end the wait as a failure. Default 250 ms, or half of ReadTimeout if that is less.
 	Block time.Duration
 
 	// Retention is how long an entry is kept that all groups have acked, by its id's time. Older ones are
@@ -58,6 +59,7 @@ func (c Config) withDefaults() (Config, error) {
 	bad := func(field string, value any, want string) error {
 		return fmt.Errorf("redisstream: Config.%s is %v: want %s", field, value, want)
 	}
+	limit := readTimeout(c.Client)
 	switch {
 	case c.Client == nil:
 		return c, errors.New("redisstream: Config.Client is nil: want the application's client")
@@ -75,6 +77,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, bad("MaxNackDelay", c.MaxNackDelay, fmt.Sprintf("at least NackDelay, %v", c.NackDelay))
 	case c.Block < 0 || c.Block != 0 && c.Block < time.Millisecond:
 		return c, bad("Block", c.Block, "at least 1 ms")
+	case limit > 0 && c.Block >= limit:
+		return c, bad("Block", c.Block, fmt.Sprintf("less than the ReadTimeout of Config.Client, %v", limit))
 	case c.Retention < 0 && c.Retention != NoTrim:
 		return c, bad("Retention", c.Retention, "a positive duration, or NoTrim")
 	case c.TrimInterval < 0:
@@ -87,12 +91,30 @@ func (c Config) withDefaults() (Config, error) {
 	c.Window = cmp.Or(c.Window, 1024)
 	c.NackDelay = cmp.Or(c.NackDelay, min(100*time.Millisecond, cmp.Or(c.MaxNackDelay, time.Hour)))
 	c.MaxNackDelay = cmp.Or(c.MaxNackDelay, max(30*time.Second, c.NackDelay))
-	c.Block = cmp.Or(c.Block, 250*time.Millisecond)
+	if c.Block == 0 {
+		c.Block = 250 * time.Millisecond
+		if limit > 0 {
+			c.Block = min(c.Block, limit/2)
+		}
+	}
 	c.Retention = cmp.Or(c.Retention, 7*24*time.Hour)
 	c.TrimInterval = cmp.Or(c.TrimInterval, time.Minute)
 	c.ForgetAfter = cmp.Or(c.ForgetAfter, time.Hour)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	return c, nil
+}
+
+// readTimeout is how long client waits for an answer; 0 or less: for ever, or it does not tell.
+func readTimeout(client redis.UniversalClient) time.Duration {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().ReadTimeout
+	case *redis.ClusterClient:
+		return c.Options().ReadTimeout
+	case *redis.Ring:
+		return c.Options().ReadTimeout
+	}
+	return 0
 }
 
 const minPatience = 500 * time.Millisecond

@@ -29,6 +29,7 @@ func TestBadConfigNamesTheFieldAndTheValue(t *testing.T) {
 		{"NackDelay is -1s", redisstream.Config{Client: c, NackDelay: -time.Second}},
 		{"MaxNackDelay is 1ms", redisstream.Config{Client: c, NackDelay: time.Second, MaxNackDelay: time.Millisecond}},
 		{"Block is 1µs", redisstream.Config{Client: c, Block: time.Microsecond}},
+		{"Block is 5s: want less than the ReadTimeout of Config.Client, 5s", redisstream.Config{Client: c, Block: 5 * time.Second}},
 		{"Retention is -2ns", redisstream.Config{Client: c, Retention: -2}},
 		{"TrimInterval is -1s", redisstream.Config{Client: c, TrimInterval: -time.Second}},
 		{"ForgetAfter is -1s", redisstream.Config{Client: c, ForgetAfter: -time.Second}},

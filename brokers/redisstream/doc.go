@@ -8,8 +8,9 @@
 //
 // # Order
 //
-// A member gets the stream in order. What was given back, or taken over from a dead member, comes before what is
-// new, in order. Two members of one group share the stream entry by entry: there is no order between them, and
+// A member gets the stream in order. What others have given back, or a dead member has left, comes when it looks for that, at its
+// start and every [Config.ClaimInterval]: in order, and before what is new by then, but behind newer entries that were read
+// meanwhile. Two members of one group share the stream entry by entry: there is no order between them, and
 // none between what a killed process had and what its successor reads before it was found dead. Give the only
 // member of a group a stable [Config.Member]: its successor has its entries at once, and order holds through
 // crashes.

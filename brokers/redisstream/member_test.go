@@ -3,8 +3,10 @@ package redisstream_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,6 +151,63 @@ func TestStableMemberHasItsEntriesAgainAtOnce(t *testing.T) {
 	}
 }
 
+// The number that tells the members of one broker apart counted all of its subscriptions. After a crash the same topics in
+// another order, or after one more, had other names: what the dead ones held waited for the patience, and newer messages were read.
+func TestStableMemberHasItsEntriesAgainInWhateverOrderItSubscribes(t *testing.T) {
+	one, two := rand.Text(), rand.Text()
+	publisher := open(t, redisstream.Config{})
+	c := redis.NewClient(options(t))
+	crashing := open(t, redisstream.Config{Client: c, Member: "a", Patience: time.Hour})
+	_, first := adaptertest.Subscribe(t, crashing, "c", one, 10)
+	adaptertest.Publish(t, publisher, two, adaptertest.Numbered("", 0, 3)...)
+	_, second := adaptertest.Subscribe(t, crashing, "c", two, 10)
+	adaptertest.Take(t, second, 3)
+	if err := c.Close(); err != nil { // it can tell the server nothing any more
+		t.Fatal(err)
+	}
+	for _, in := range []<-chan *message.Message{first, second} {
+		for range in {
+		}
+	}
+	adaptertest.Publish(t, publisher, two, adaptertest.Numbered("", 3, 2)...)
+	b := open(t, redisstream.Config{Member: "a", Patience: time.Hour})
+	_, in := adaptertest.Subscribe(t, b, "c", two, 10)
+	adaptertest.Subscribe(t, b, "c", one, 10)
+	if got, want := adaptertest.Ack(t, in, 5), adaptertest.Numbers(0, 5); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A Subscribe that failed, or had ended, kept its number: the next one had another name.
+func TestNumbersOfMembersAreGivenBack(t *testing.T) {
+	topic, c := rand.Text(), client(t)
+	b := open(t, redisstream.Config{Member: "a"})
+	sub, err := b.Subscriber(brokers.Subscription{Consumer: "c", Topic: topic})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := sub.Subscribe(ended, topic); err == nil {
+		t.Fatal("Subscribe with a context that has ended gave no error")
+	}
+	for range 2 {
+		one, _ := adaptertest.Subscribe(t, b, "c", topic, 10)
+		two, _ := adaptertest.Subscribe(t, b, "c", topic, 10)
+		for _, name := range []string{"headrace.a", "headrace.a.2"} {
+			key := fmt.Sprintf("headrace:alive:{%s}:%s:c:%s", topic, topic, name)
+			if n, err := c.Exists(t.Context(), key).Result(); err != nil || n != 1 {
+				t.Errorf("keys of member %s: %d, %v; want it alive", name, n, err)
+			}
+		}
+		for _, sub := range []message.Subscriber{one, two} {
+			if err := sub.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 func TestClosedMembersLeaveTheGroup(t *testing.T) {
 	topic, c := rand.Text(), client(t)
 	b := open(t, redisstream.Config{ForgetAfter: time.Millisecond})
@@ -253,6 +312,85 @@ func TestDeletedStreamIsMadeAgain(t *testing.T) {
 	if got := adaptertest.Ack(t, in, 1); got[0] != "0" {
 		t.Errorf("got %v", got)
 	}
+}
+
+// The stream is deleted while the whole window was nacked: nothing was read, which would have found out, and what could not come again
+// kept its place for ever.
+func TestDeletedStreamIsMadeAgainWhileAllIsNacked(t *testing.T) {
+	topic, c := rand.Text(), client(t)
+	b := open(t, redisstream.Config{})
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 1)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 1)
+	m := adaptertest.Next(t, in)
+	if err := c.Del(t.Context(), topic).Err(); err != nil {
+		t.Fatal(err)
+	}
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 1, 1)...)
+	m.Nack()
+	if got := adaptertest.Ack(t, in, 1); got[0] != "1" {
+		t.Errorf("got %q, want 1: 0 was deleted", got)
+	}
+}
+
+// failing is a hook that fails commands of one name, so many times.
+type failing struct {
+	name string
+	left atomic.Int32
+}
+
+func (f *failing) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f *failing) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (f *failing) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == f.name && f.left.Add(-1) >= 0 {
+			err := errors.New("no answer")
+			cmd.SetErr(err)
+			return err
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A member was silent for longer than its patience, and could not be told at once what others had taken over meanwhile. It never asked again,
+// and its handlers went on beside those of the new owner.
+func TestZombieAsksAgainWhatOthersHaveTakenOver(t *testing.T) {
+	topic, c, own := rand.Text(), client(t), client(t)
+	f := &failing{name: "xpending"}
+	own.AddHook(f)
+	b := open(t, redisstream.Config{Client: own, Patience: 600 * time.Millisecond})
+	adaptertest.Publish(t, b, topic, adaptertest.Numbered("", 0, 1)...)
+	_, in := adaptertest.Subscribe(t, b, "c", topic, 10)
+	held := adaptertest.Next(t, in)
+	ids, err := c.XRange(t.Context(), topic, "-", "+").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.left.Store(1)
+	if _, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.Del(t.Context(), fmt.Sprintf("headrace:alive:{%s}:%s:c:%s", topic, topic, member(t, c, topic)))
+		p.XClaim(t.Context(), &redis.XClaimArgs{Stream: topic, Group: "c", Consumer: "heir", Messages: []string{ids[0].ID}})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	adaptertest.Ends(t, held)
+	if left := f.left.Load(); left >= 0 {
+		t.Errorf("%d failures are left: no look has failed", left)
+	}
+}
+
+// member is the name of the only member of the group c.
+func member(t *testing.T, c *redis.Client, topic string) string {
+	t.Helper()
+	members, err := c.XInfoConsumers(t.Context(), topic, "c").Result()
+	if err != nil || len(members) != 1 {
+		t.Fatalf("members: %v, %v; want one", members, err)
+	}
+	return members[0].Name
 }
 
 func TestClientIsLeftOpen(t *testing.T) {

@@ -205,8 +205,8 @@ type once struct{ *redis.Cmd }
 func (once) NoRetry() bool { return true }
 
 // orphans returns, in order, the entries that the server has given to this member in an answer that was lost: those that are
-// pending with it and not known.
-func (m *membership) orphans(ctx context.Context, known func() map[string]bool) ([]*entry, error) {
+// pending with it and were not known before. What is settled meanwhile was known.
+func (m *membership) orphans(ctx context.Context, known map[string]bool) ([]*entry, error) {
 	counts := map[string]int{}
 	for first := "-"; ; {
 		page, err := m.client.XPendingExt(ctx, &redis.XPendingExtArgs{
@@ -223,7 +223,7 @@ func (m *membership) orphans(ctx context.Context, known func() map[string]bool) 
 		}
 		first = "(" + page[len(page)-1].ID
 	}
-	for id := range known() {
+	for id := range known {
 		delete(counts, id)
 	}
 	if len(counts) == 0 {

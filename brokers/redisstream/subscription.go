@@ -35,14 +35,16 @@ type subscription struct {
 	window  int
 	out     chan *message.Message
 	settler *adapter.Settler[*entry]
+	free    func() // gives the member's name back
 
 	mu     sync.Mutex
 	unsent []string       // ids that were acked, which the server does not know
 	again  []again        // given back, to come again here, in the order of their time
-	busy   map[string]int // how many calls are about to tell the server of an id
+	busy   map[string]int // ids that are handed over, or of which the server is about to be told: how often
 
-	left []*entry // of run: what it could not hand over
-	lost bool     // of run: an answer can have been lost, with what the server gave in it
+	left   []*entry // of run: what it could not hand over
+	lost   bool     // of run: an answer can have been lost, with what the server gave in it
+	lapsed bool     // of keepAlive: others can have taken over what is held
 }
 
 // again is an entry that comes again at a time.
@@ -56,9 +58,11 @@ func newSubscription(config *Config, member *membership, topic string, window in
 		config: config,
 		member: member,
 		log:    config.Logger.With("topic", topic, "consumer", member.group, "member", member.name),
+		free:   func() {},
 		topic:  topic,
 		window: window,
 		out:    make(chan *message.Message),
+		busy:   map[string]int{},
 	}
 	s.settler = adapter.NewSettler(window, s.settle)
 	return s
@@ -108,7 +112,7 @@ func (s *subscription) receive(ctx context.Context) {
 			return
 		case isGone(err):
 			s.log.Error("redisstream: the stream or its group was deleted; it is made again", "error", err)
-			err = s.member.join(ctx)
+			err = s.joinAgain(ctx)
 		}
 		if err != nil {
 			s.log.Warn("redisstream: cannot read; tries again", "error", err, "in", delay)
@@ -116,6 +120,20 @@ func (s *subscription) receive(ctx context.Context) {
 		sleep(ctx, delay)
 		delay = min(2*delay, maxDelay)
 	}
+}
+
+// joinAgain makes the stream and the group that were deleted. What was to come again is nobody's now: if it is still in the
+// stream, the new group reads it.
+func (s *subscription) joinAgain(ctx context.Context) error {
+	if err := s.member.join(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	n := len(s.again)
+	s.again = nil
+	s.mu.Unlock()
+	s.settler.Reserve(-n)
+	return nil
 }
 
 // isGone tells whether err says that the stream or the group is not there.
@@ -127,7 +145,7 @@ func isGone(err error) bool {
 // next returns at most n entries: what others left, if it is time to look, else new ones.
 func (s *subscription) next(ctx context.Context, n int, claimAt *time.Time) ([]*entry, error) {
 	if s.lost {
-		entries, err := s.member.orphans(ctx, s.known)
+		entries, err := s.member.orphans(ctx, s.known())
 		if err != nil {
 			return nil, err
 		}
@@ -156,9 +174,6 @@ func (s *subscription) next(ctx context.Context, n int, claimAt *time.Time) ([]*
 // known are the ids of what this member has and knows of.
 func (s *subscription) known() map[string]bool {
 	ids := map[string]bool{}
-	for _, h := range s.settler.Held() {
-		ids[h.Entry.id] = true
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range s.unsent {
@@ -173,23 +188,25 @@ func (s *subscription) known() map[string]bool {
 	return ids
 }
 
-// tells notes that the server is about to be told of ids, until done is called.
-func (s *subscription) tells(ids []string) (done func()) {
+// remember makes ids known until forget has been called as often.
+func (s *subscription) remember(ids ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.busy == nil {
-		s.busy = map[string]int{}
-	}
+	s.rememberLocked(ids)
+}
+
+func (s *subscription) rememberLocked(ids []string) {
 	for _, id := range ids {
 		s.busy[id]++
 	}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, id := range ids {
-			if s.busy[id]--; s.busy[id] == 0 {
-				delete(s.busy, id)
-			}
+}
+
+func (s *subscription) forget(ids ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		if s.busy[id]--; s.busy[id] == 0 {
+			delete(s.busy, id)
 		}
 	}
 }
@@ -209,6 +226,7 @@ func (s *subscription) handOver(ctx context.Context, entries []*entry) {
 	for i, e := range entries {
 		m, headers, err := decode(e.fields)
 		e.handed = false
+		s.remember(e.id) // until settle has told the server, with no moment in between
 		s.settler.Hold(ctx, m, brokers.Delivery{
 			Topic:       s.topic,
 			Partition:   -1,
@@ -238,6 +256,11 @@ func (s *subscription) handOverAgain(ctx context.Context) time.Time {
 		e.count++
 	}
 	kept, err := s.member.keep(ctx, slices.Clone(due))
+	if isGone(err) {
+		// With all of the window nacked nothing is read, which would find out.
+		s.log.Error("redisstream: the stream or its group was deleted; it is made again", "error", err)
+		kept, err = nil, s.joinAgain(ctx)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			s.log.Warn("redisstream: cannot note that nacked entries come again; tries again", "error", err)
@@ -259,7 +282,7 @@ func (s *subscription) settle(batch []*adapter.Held[*entry]) {
 	for i, h := range batch {
 		ids[i] = h.Entry.id
 	}
-	defer s.tells(ids)()
+	defer s.forget(ids...)
 	var released []*entry
 	later := 0
 	now := time.Now()
@@ -299,11 +322,12 @@ func (s *subscription) sendAcks(ctx context.Context) {
 	s.mu.Lock()
 	ids := s.unsent
 	s.unsent = nil
+	s.rememberLocked(ids)
 	s.mu.Unlock()
 	if len(ids) == 0 {
 		return
 	}
-	defer s.tells(ids)()
+	defer s.forget(ids...)
 	if err := s.member.client.XAck(ctx, s.topic, s.member.group, ids...).Err(); err != nil {
 		s.log.Warn("redisstream: acks could not be sent; tries again", "error", err, "acks", len(ids))
 		s.mu.Lock()
@@ -367,21 +391,24 @@ func (s *subscription) keepAlive(ctx context.Context) {
 
 func (s *subscription) beat(ctx context.Context) {
 	lapsed, err := s.member.beat(ctx)
+	if lapsed {
+		s.log.Warn("redisstream: the member was silent for longer than its patience")
+		s.lapsed = true
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			s.log.Warn("redisstream: cannot say that the member lives; others take over what it holds after its patience", "error", err)
 		}
 		return
 	}
-	if lapsed {
-		s.log.Warn("redisstream: the member was silent for longer than its patience")
-		s.dropLost(ctx)
+	if s.lapsed {
+		s.lapsed = !s.dropLost(ctx) // else at the next beat
 	}
 	s.sendAcks(ctx)
 }
 
-// dropLost lets go of what others have taken over: its handlers' contexts end.
-func (s *subscription) dropLost(ctx context.Context) {
+// dropLost lets go of what others have taken over: its handlers' contexts end. It reports whether the server could tell.
+func (s *subscription) dropLost(ctx context.Context) bool {
 	held := s.settler.Held()
 	ids := make([]string, len(held))
 	for i, h := range held {
@@ -389,14 +416,15 @@ func (s *subscription) dropLost(ctx context.Context) {
 	}
 	ours, err := s.member.has(ctx, ids)
 	if err != nil {
-		s.log.Warn("redisstream: cannot tell what was taken over", "error", err)
-		return
+		s.log.Warn("redisstream: cannot tell what was taken over; tries again", "error", err)
+		return false
 	}
 	for _, h := range held {
-		if !ours[h.Entry.id] {
-			s.settler.Drop(h)
+		if !ours[h.Entry.id] && s.settler.Drop(h) {
+			s.forget(h.Entry.id)
 		}
 	}
+	return true
 }
 
 // end tells the server all that is known, gives the rest back, and closes the channel.
@@ -426,6 +454,7 @@ func (s *subscription) end() {
 }
 
 func (s *subscription) leave() {
+	defer s.free()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := s.member.leave(ctx); err != nil {

@@ -35,8 +35,7 @@ func newRig(t *testing.T) *rig {
 	}
 	t.Cleanup(pool.Close)
 	schema := "broker_" + strings.ToLower(rand.Text()[:12])
-	// Short, and yet a busy machine keeps it.
-	b, err := New(Config{Pool: pool, Schema: schema, LeaseTTL: time.Second})
+	b, err := New(Config{Pool: pool, Schema: schema, LeaseTTL: time.Minute})
 	adaptertest.Opened(t, b, err)
 	if err := b.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
@@ -148,6 +147,7 @@ func (x *rig) flush() bool {
 // after LeaseTTL all handlers were told that they had lost their buckets, again and again.
 func TestSteadyAcksStarveNothing(t *testing.T) {
 	x := newRig(t)
+	x.s.ttl = time.Second // a busy machine keeps it
 	stop, ended := make(chan struct{}), make(chan struct{})
 	var work sync.WaitGroup
 	defer work.Wait()
@@ -217,6 +217,7 @@ func TestSlowDeletesAreMadeInSmallerBatches(t *testing.T) {
 	entries, bucket := x.stored(n)
 	l := x.leases()[bucket]
 	// All at once take three times as long as a statement may.
+	x.s.ttl = time.Second
 	x.exec(fmt.Sprintf(`CREATE FUNCTION %q.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(%v); RETURN OLD; END $$`,
 		x.b.config.Schema, (3 * x.k.limit() / n).Seconds()))
 	x.exec(fmt.Sprintf(`CREATE TRIGGER slow BEFORE DELETE ON {message} FOR EACH ROW EXECUTE FUNCTION %q.slow()`, x.b.config.Schema))
@@ -231,6 +232,7 @@ func TestSlowDeletesAreMadeInSmallerBatches(t *testing.T) {
 		return left == 0, fmt.Sprintf("%d of %d acked messages are not deleted", left, n)
 	})
 	x.exec("DROP TRIGGER slow ON {message}")
+	x.s.ttl = time.Minute
 	adaptertest.Eventually(t, func() (bool, string) {
 		x.k.ack(l, entries[0])
 		x.flush()

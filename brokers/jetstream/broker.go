@@ -3,6 +3,8 @@ package jetstream
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -57,6 +59,9 @@ func New(config Config) (*Broker, error) {
 	b.subs = adapter.Subscribers{System: "jetstream", Window: config.Window, Open: b.subscribe}
 	if b.conn == nil {
 		if b.conn, err = b.connect(); err != nil {
+			if bad, ok := errors.AsType[*url.Error](err); ok && bad.Op == "parse" {
+				err = errors.New("it cannot be parsed") // bad has the address in it, with the password
+			}
 			return nil, fmt.Errorf("jetstream: connect to %s: %w", b.address(), err)
 		}
 	}
@@ -87,7 +92,7 @@ func (b *Broker) connect() (*nats.Conn, error) {
 			}
 		}),
 		nats.ReconnectHandler(func(c *nats.Conn) {
-			log.Info("jetstream: connected again", "server", c.ConnectedUrlRedacted())
+			log.Info("jetstream: connected again", "server", redacted(c.ConnectedUrl()))
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			log.Error("jetstream: connection", "error", err)
@@ -115,7 +120,28 @@ func (b *Broker) address() string {
 	if b.config.URL == "" {
 		return "the server in this process"
 	}
-	return b.config.URL
+	return redacted(b.config.URL)
+}
+
+// redacted is a list of addresses without passwords. A user without a password is a token, and as secret.
+func redacted(list string) string {
+	parts := strings.Split(list, ",")
+	for i, part := range parts {
+		part = strings.TrimSpace(part)
+		scheme, rest, found := strings.Cut(part, "://")
+		if !found {
+			scheme, rest = "nats", part
+		}
+		u, err := url.Parse(scheme + "://" + rest)
+		switch {
+		case err != nil || u.User == nil && strings.Contains(rest, "@"):
+			part = "(an address that is no URL)"
+		case u.User != nil:
+			part = scheme + "://xxxxx@" + u.Host
+		}
+		parts[i] = part
+	}
+	return strings.Join(parts, ",")
 }
 
 // disconnect closes the connection if it is ours.

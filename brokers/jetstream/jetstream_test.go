@@ -663,3 +663,25 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		t.Errorf("New without a server gave %v, want an error that names %s", err, url)
 	}
 }
+
+// The address that cannot be reached, or parsed, was in the error as it had been given.
+func TestErrorsHaveNoPasswords(t *testing.T) {
+	for _, url := range []string{
+		"nats://user:secret@127.0.0.1:1",
+		"nats://secret@127.0.0.1:1", // a token
+		"nats://127.0.0.1:1, user:secret@127.0.0.1:2",
+		"nats://user:secret%@127.0.0.1:1",
+		"nats://user:x/secret@127.0.0.1:1",
+		"nats://127.0.0.1:1#secret@127.0.0.1:1",
+	} {
+		b, err := jetstream.New(jetstream.Config{URL: url, Logger: logTo(t)})
+		if err == nil {
+			t.Errorf("New with %s gave no error", url)
+			_ = b.Close() // the test has failed anyway
+			continue
+		}
+		if strings.Contains(err.Error(), "secret") {
+			t.Errorf("New with %s gave %q: it tells the secret", url, err)
+		}
+	}
+}

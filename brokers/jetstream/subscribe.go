@@ -15,8 +15,8 @@ import (
 )
 
 // subscribe makes sure of the stream and the durable, which is I/O, and opens a subscription. It also ends, which is logged, when the
-// durable or the stream was deleted on the server. Acks that were given by its end reach the server; what was not settled is
-// given back. So its context has to last as long as anybody holds a delivery.
+// durable or the stream was deleted on the server, even if it was made again. Acks that were given by its end reach the server, unless the
+// stream is another one; what was not settled is given back. So its context has to last as long as anybody holds a delivery.
 func (b *Broker) subscribe(ctx context.Context, want brokers.Subscription, topic string) (adapter.Opened, error) {
 	n, err := b.open(ctx, want, topic)
 	if err != nil {
@@ -47,26 +47,16 @@ func (b *Broker) open(ctx context.Context, want brokers.Subscription, topic stri
 		inbox:       b.conn.NewInbox(),
 		kick:        make(chan struct{}, 1),
 		ended:       make(chan struct{}),
-		gone:        make(chan error, 1),
+		seen:        make(chan found, 1),
 		fetched:     make(map[uint64]*nats.Msg),
 		bySeq:       make(map[uint64]*hold),
 		unconfirmed: make(map[string]*hold),
 		out:         make(chan *message.Message),
-		pull: pull{
-			subject:    b.apiPrefix() + "CONSUMER.MSG.NEXT." + info.Stream + "." + info.Name,
-			maxBatch:   info.Config.MaxRequestBatch,
-			maxExpires: info.Config.MaxRequestExpires,
-			single:     info.Config.MaxWaiting == 1,
-		},
+		pull:        pull{subject: b.apiPrefix() + "CONSUMER.MSG.NEXT." + info.Stream + "." + info.Name},
 	}
-	s.lookup = func(ctx context.Context) error {
-		_, err := b.js.Consumer(ctx, info.Stream, info.Name)
-		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("jetstream: durable %q of stream %q was deleted: %w", info.Name, info.Stream, err)
-		}
-		return nil
-	}
-
+	s.pull.obey(info.Config)
+	created := stream.CachedInfo().Created
+	s.lookup = func(ctx context.Context) found { return b.lookup(ctx, created, info) }
 	if s.ackWait == expedite {
 		s.ackWait = b.config.AckWait // a member takes over, or has died of it
 	}
@@ -91,6 +81,31 @@ func (b *Broker) open(ctx context.Context, want brokers.Subscription, topic stri
 		return nil, fmt.Errorf("jetstream: start consumer %q on durable %q of stream %q: %w", want.Consumer, info.Name, info.Stream, err)
 	}
 	return s, nil
+}
+
+// createdSlack is how much the time of a durable's creation may differ: old servers tell another one after a restart. A durable that
+// was made again within it brings what it has brought before, and loses nothing.
+const createdSlack = time.Second
+
+// lookup looks whether the stream that was created then, and its durable, are still there.
+func (b *Broker) lookup(ctx context.Context, created time.Time, durable *jetstream.ConsumerInfo) found {
+	var now jetstream.Consumer
+	stream, err := b.js.Stream(ctx, durable.Stream)
+	if err == nil {
+		if !stream.CachedInfo().Created.Equal(created) {
+			return found{err: fmt.Errorf("jetstream: stream %q: %w", durable.Stream, errOtherStream)}
+		}
+		now, err = stream.Consumer(ctx, durable.Name)
+	}
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound):
+		return found{err: fmt.Errorf("jetstream: durable %q of stream %q was deleted: %w", durable.Name, durable.Stream, err)}
+	case err != nil:
+		return found{}
+	case now.CachedInfo().Created.Sub(durable.Created).Abs() > createdSlack:
+		return found{err: fmt.Errorf("jetstream: durable %q of stream %q was deleted and made again", durable.Name, durable.Stream)}
+	}
+	return found{durable: now.CachedInfo()}
 }
 
 func (b *Broker) apiPrefix() string {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/brokers/internal/adapter"
@@ -25,6 +26,13 @@ const (
 	scanFast = time.Millisecond      // after a scan that found something
 	scanSlow = 10 * time.Millisecond // after several that found nothing
 )
+
+// lookAgain is the time between looks at the durable while the server cannot tell, and it matters.
+const lookAgain = time.Second
+
+// errOtherStream is why a subscription ends whose stream was deleted and made again: the numbers of what is held mean other messages
+// now, and an ack would lose them.
+var errOtherStream = errors.New("it was deleted and made again")
 
 // beatsPerWait is how many heartbeats a delivery gets within AckWait.
 const beatsPerWait = 3
@@ -49,7 +57,7 @@ type subscription struct {
 	ended    chan struct{} // closed when sub has called back for the last time
 	presence *presence
 	status   chan nats.Status
-	lookup   func(context.Context) error // asks the server for the durable
+	lookup   func(context.Context) found // asks the server for the durable
 
 	mu       sync.Mutex
 	incoming []*nats.Msg   // from nats.go's goroutine
@@ -61,6 +69,7 @@ type subscription struct {
 	bySeq       map[uint64]*hold // queue and held, by stream sequence
 	unconfirmed map[string]*hold // acked, and not yet confirmed, by reply subject; with DoubleAck
 	acks        uint64
+	lastSeq     uint64 // the consumer sequence of the last message
 
 	fetched map[uint64]*nats.Msg // before run, by stream sequence
 	pull    pull
@@ -71,8 +80,18 @@ type subscription struct {
 	timer  *time.Timer
 	rings  time.Time // when timer rings; zero: not set
 
-	gone    chan error // the answer of lookup
+	seen    chan found // the answer of lookup
 	looking bool
+	doubt   bool      // stream or durable may be others now: nothing is handed over or settled until a look has told
+	asked   bool      // the look that is under way began after the doubt
+	lookAt  time.Time // when to look again; zero: not
+	remade  bool      // the stream is another one
+}
+
+// found is what a look at the server has found.
+type found struct {
+	durable *jetstream.ConsumerInfo // nil: the server cannot tell at present
+	err     error                   // why the subscription cannot go on
 }
 
 // hold is one delivery that was not settled yet.
@@ -127,10 +146,10 @@ func (s *subscription) run(ctx context.Context) {
 			msg           *message.Message
 			acked, nacked <-chan struct{}
 		)
-		if s.inOrder() && len(s.queue) > 0 && len(s.held)+len(s.unconfirmed) < s.window {
+		if s.inOrder() && !s.doubt && len(s.queue) > 0 && len(s.held)+len(s.unconfirmed) < s.window {
 			out, msg = s.out, s.queue[0].msg
 		}
-		if len(s.held) > 0 {
+		if len(s.held) > 0 && !s.doubt {
 			acked, nacked = s.held[0].msg.Acked(), s.held[0].msg.Nacked()
 		}
 		if len(s.held) > 1 && s.scanAt.IsZero() {
@@ -151,6 +170,10 @@ func (s *subscription) run(ctx context.Context) {
 			}
 		case <-s.timer.C:
 			s.rings = time.Time{}
+			if !s.lookAt.IsZero() && !time.Now().Before(s.lookAt) {
+				s.lookAt = time.Time{}
+				s.look()
+			}
 			if !s.scanAt.IsZero() && !time.Now().Before(s.scanAt) {
 				s.scanAt = time.Time{}
 				if s.settleAll() {
@@ -170,9 +193,8 @@ func (s *subscription) run(ctx context.Context) {
 			// Connected again: whatever was requested on the old connection may be forgotten.
 			s.pull.forget()
 			s.beat()
-		case err := <-s.gone:
-			s.looking = false
-			if err != nil {
+		case f := <-s.seen:
+			if err := s.looked(f); err != nil {
 				s.log.Error("jetstream: subscription ends", "error", err)
 				cancel()
 			}
@@ -185,7 +207,7 @@ func (s *subscription) run(ctx context.Context) {
 // setTimer makes the timer ring when the next thing is due, or before.
 func (s *subscription) setTimer() {
 	var at time.Time
-	for _, t := range [...]time.Time{s.scanAt, s.pull.due, s.overdue.deadline} {
+	for _, t := range [...]time.Time{s.scanAt, s.pull.due, s.overdue.deadline, s.lookAt} {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
@@ -203,13 +225,13 @@ func (s *subscription) takeIncoming(ctx context.Context) {
 	if len(in) == 0 {
 		return
 	}
-	s.pull.heard()
 	for _, m := range in {
 		// A stored message has the subject that it was published to; what is for us has our inbox. Headers do
 		// not tell: a stored message can have any.
 		token, ours := strings.CutPrefix(m.Subject, s.inbox+".")
 		switch {
 		case !ours:
+			s.pull.heard()
 			s.add(ctx, m)
 		case strings.HasPrefix(token, "a"):
 			if h := s.unconfirmed[m.Subject]; h != nil {
@@ -231,11 +253,20 @@ func (s *subscription) add(ctx context.Context, in *nats.Msg) {
 		s.log.Warn("jetstream: message that no stream has sent", "subject", in.Subject, "error", err)
 		return
 	}
+	if meta.Sequence.Consumer <= s.lastSeq {
+		s.suspect() // a new durable begins again; so does one whose server has lost its last writes
+	}
+	s.lastSeq = meta.Sequence.Consumer
 	if h := s.bySeq[meta.Sequence.Stream]; h != nil {
-		// It was delivered again although it is held: the connection was lost for longer than AckWait. The handler goes on, and
-		// settles the new delivery.
-		h.reply = in.Reply
-		return
+		if h.delivery.Time.Equal(meta.Timestamp) {
+			// It was delivered again although it is held: the connection was lost for longer than AckWait. The handler goes on, and
+			// settles the new delivery.
+			h.reply = in.Reply
+			return
+		}
+		// Another message has its number: the stream was made again, or restored. An ack of the old one would lose it.
+		s.drop(h)
+		s.suspect()
 	}
 	s.overdue.got(meta)
 	h := &hold{sub: s, seq: meta.Sequence.Stream, reply: in.Reply}
@@ -254,6 +285,14 @@ func (s *subscription) add(ctx context.Context, in *nats.Msg) {
 	h.msg.SetContext(brokers.WithDelivery(ctx, &h.delivery))
 	s.bySeq[h.seq] = h
 	s.queue = append(s.queue, h)
+}
+
+// drop lets go of h: its context ends, and what becomes of it has no effect.
+func (s *subscription) drop(h *hold) {
+	h.cancel()
+	same := func(other *hold) bool { return other == h }
+	s.queue, s.held = slices.DeleteFunc(s.queue, same), slices.DeleteFunc(s.held, same)
+	delete(s.bySeq, h.seq)
 }
 
 func (h *hold) release() {
@@ -287,6 +326,9 @@ func (s *subscription) settleAll() bool {
 
 // settle tells the server what became of h, if that is decided.
 func (s *subscription) settle(h *hold) bool {
+	if s.doubt {
+		return false
+	}
 	select {
 	case <-h.msg.Acked():
 		s.ack(h)
@@ -354,22 +396,51 @@ func (s *subscription) beat() {
 			}
 		}
 	}
+	if s.doubt {
+		return
+	}
 	for confirmation, h := range s.unconfirmed {
 		s.send(h, h.reply, confirmation, "+ACK")
 	}
 }
 
-// look asks the server, in the background, whether the durable is still there.
+// look asks the server, in the background, whether the durable is still there, and for its limits.
 func (s *subscription) look() {
 	if s.looking {
 		return
 	}
-	s.looking = true
+	s.looking, s.asked = true, s.doubt
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.config.CloseTimeout)
 		defer cancel()
-		s.gone <- s.lookup(ctx) // capacity 1, and one at a time
+		s.seen <- s.lookup(ctx) // capacity 1, and one at a time
 	}()
+}
+
+// suspect stops handing over and settling until the server has told that stream and durable are still the same.
+func (s *subscription) suspect() {
+	s.doubt = true
+	s.look()
+}
+
+// looked takes what a look has found. Its error says why the subscription cannot go on.
+func (s *subscription) looked(f found) error {
+	s.looking = false
+	switch {
+	case f.err != nil:
+		s.remade = errors.Is(f.err, errOtherStream)
+		s.doubt = s.remade // else what was decided can be told
+		return f.err
+	case s.doubt && !s.asked:
+		s.look() // the doubt is younger than the answer
+	case f.durable != nil:
+		s.pull.obey(f.durable.Config)
+		s.doubt = false
+		s.settleAll() // what was decided meanwhile
+	case s.doubt:
+		s.lookAt = time.Now().Add(lookAgain)
+	}
+	return nil
 }
 
 // end stops receiving, tells the server all that is known, gives the rest back in order, and closes the channel.
@@ -385,9 +456,18 @@ func (s *subscription) end() {
 		}
 	}
 	s.takeIncoming(context.Background())
+	if s.doubt && s.looking {
+		if err := s.looked(<-s.seen); err != nil {
+			s.log.Error("jetstream: subscription ends", "error", err)
+		}
+	}
 	s.settleAll()
 	rest := append(s.held, s.queue...)
 	s.held, s.queue = nil, nil
+	if s.remade {
+		rest = nil // it is not there any more, and its numbers are those of other messages
+		clear(s.unconfirmed)
+	}
 	sortBySeq(rest)
 	for _, h := range rest {
 		s.giveBack(h)
@@ -400,8 +480,8 @@ func (s *subscription) end() {
 	}
 	s.unsubscribe()
 	if s.looking {
-		if err := <-s.gone; err != nil {
-			s.log.Debug("jetstream: the look at the consumer had failed", "error", err)
+		if f := <-s.seen; f.err != nil {
+			s.log.Debug("jetstream: the look at the consumer had failed", "error", f.err)
 		}
 	}
 	close(s.out)

@@ -182,9 +182,12 @@ func (s *start) fetchPending(ctx context.Context, n int) (pending int, err error
 	return info.NumAckPending, nil
 }
 
-// fetch asks for n deliveries and waits for them, or until the server has no more.
+// fetch asks for n deliveries and waits for them, or until the server has no more. What is said of a fetch when it is over
+// ends no other, and is not about the requests of run.
 func (s *subscription) fetch(ctx context.Context, n int) error {
+	defer s.pull.forget()
 	for n > 0 {
+		s.pull.forget()
 		batch := s.pull.limit(pullRequest{Batch: n, Expires: fetchFor, NoWait: true})
 		if err := s.request(batch); err != nil {
 			return err

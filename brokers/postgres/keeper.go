@@ -304,7 +304,8 @@ func (k *keeper) remove(ctx context.Context, list []settled) error {
 		return fmt.Errorf("delete %d acked messages: %w", len(list), err)
 	}
 	if len(held) < len(numbers) {
-		k.hurry() // some leases are lost
+		k.hurry()            // some leases are lost,
+		k.s.void.Store(true) // and rows that were acked under them are still there, unread if we have the bucket again
 	}
 	ring(k.s.kick)
 	return nil

@@ -45,6 +45,9 @@ type Subscription struct {
 	// Window is how many deliveries the runtime may hold un-acked at once. An adapter does not
 	// deliver more than that. Zero leaves it to the adapter.
 	Window int
+
+	// OwnKeys says that the lanes are of another key than the broker's: no delivery may overtake another within a unit of order.
+	OwnKeys bool
 }
 
 // Ordering is the unit within which a broker delivers in order of publication.

@@ -25,7 +25,8 @@ type source struct {
 // openSources opens the consumer's subscriptions: its topic, its released messages, and its redrive topic. Nothing is read yet.
 func (l *line) openSources(window int) error {
 	c := l.consumer
-	if err := l.open(brokers.Subscription{Consumer: c.config.Name, Topic: c.config.Topic, Window: window}, nil); err != nil {
+	own := c.config.Key != nil
+	if err := l.open(brokers.Subscription{Consumer: c.config.Name, Topic: c.config.Topic, Window: window, OwnKeys: own}, nil); err != nil {
 		return err
 	}
 	if err := l.openParked(); err != nil {
@@ -37,7 +38,7 @@ func (l *line) openSources(window int) error {
 	topic := poison.RedriveTopic(c.config.Name)
 	// A group of its own: where members of one group read different topics, a broker has to move more at each
 	// change of them.
-	return l.open(brokers.Subscription{Consumer: topic, Topic: topic, Window: min(window, redriveWindow)},
+	return l.open(brokers.Subscription{Consumer: topic, Topic: topic, Window: min(window, redriveWindow), OwnKeys: own},
 		message.MessageTransformSubscriberDecorator(poison.Restore))
 }
 

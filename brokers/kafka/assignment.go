@@ -492,7 +492,7 @@ func (a *assignment) admit() {
 			continue
 		}
 		before := a.lanes.waiting
-		a.lanes.add(r, keyOf(r))
+		a.lanes.add(r, a.m.laneOf(r))
 		if a.lanes.waiting == before {
 			a.stored--
 		}

@@ -31,8 +31,10 @@ type Broker struct {
 
 	subs adapter.Members[*subscriber]
 
+	purging sync.Mutex // before mu
+
 	mu        sync.Mutex
-	topics    map[string]struct{}         // known to be there
+	topics    map[string]knownTopic       // that were published to
 	running   map[groupPartition][]*hold  // of partitions that were given up, until somebody gets them here again
 	instances map[string]map[int]struct{} // ordinals in use of Config.InstanceID, by consumer
 }
@@ -53,7 +55,7 @@ func New(config Config) (*Broker, error) {
 	}
 	b := &Broker{
 		config:    config,
-		topics:    make(map[string]struct{}),
+		topics:    make(map[string]knownTopic),
 		running:   make(map[groupPartition][]*hold),
 		instances: make(map[string]map[int]struct{}),
 	}

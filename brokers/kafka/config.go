@@ -66,8 +66,9 @@ type Config struct {
 	// TopicConfigs are configuration entries of topics that the broker makes, such as "cleanup.policy".
 	TopicConfigs map[string]string
 
-	// Regex makes the topic of a subscription a regular expression. It matches topics that are made later too; the
-	// broker makes none.
+	// Regex makes the topic of a subscription a regular expression, which matches anywhere in a name. It matches topics that
+	// are made later too; the broker makes none. Topics whose names end in .DLT or .REDRIVE are not read by it: a
+	// subscription to the name of one takes it literally, and makes it.
 	Regex bool
 
 	// StartAtEnd makes a consumer that has committed nothing start at the end of the topic. What was published
@@ -88,8 +89,8 @@ type Config struct {
 	Window int
 
 	// KeyBudget is how many deliveries of one key a subscription holds un-acked at once. They run one after another, so
-	// it only has to keep a lane busy. Records without a key have no budget of their own. Default: an eighth of
-	// the window, at least 16; never more than the window.
+	// it only has to keep a lane busy. Records without a key have no budget of their own, nor have those of a subscription
+	// with OwnKeys. Default: an eighth of the window, at least 16; never more than the window.
 	KeyBudget int
 
 	// MaxSpan bounds the distance, in offsets of a partition, from the committed one to the highest that was handed

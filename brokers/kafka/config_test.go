@@ -137,6 +137,60 @@ func regex(t *testing.T, seeds []string) {
 	r.quiet(200 * time.Millisecond)
 }
 
+// The pattern of orders matches orders.DLT too, so that dead letters were handled as orders, and what failed of them as well. And the
+// redrive topic of a consumer is its name: as a pattern nobody made it, and it matched the redrive topics of others.
+func TestRegexLeavesOutWhatWasKept(t *testing.T) {
+	_, seeds := fake(t, kfake.SeedTopics(1, "orders", "orders.DLT", "orders.DLT.DLT", "orders.REDRIVE", "orders.c.REDRIVE.old"))
+	topics := []string{"orders.DLT", "orders.DLT.DLT", "orders.REDRIVE", "orders.c.REDRIVE.old", "orders"}
+	config := quick(seeds)
+	config.Regex = true
+	config.Options = append(config.Options, kgo.MetadataMaxAge(100*time.Millisecond))
+	b := open(t, config)
+	for _, topic := range topics {
+		fill(t, seeds, topic, 0, 1, key)
+	}
+	for _, tt := range []struct {
+		consumer, topic string
+		want            []string
+	}{
+		{"c", "^orders", []string{"orders", "orders.c.REDRIVE.old"}},
+		{"dead", "orders.DLT", []string{"orders.DLT"}},
+		{"c.REDRIVE", "c.REDRIVE", []string{"c.REDRIVE"}},
+	} {
+		t.Run(tt.topic, func(t *testing.T) {
+			sub, err := b.Subscriber(brokers.Subscription{Consumer: tt.consumer, Topic: tt.topic, Window: 16})
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, err := sub.Subscribe(t.Context(), tt.topic)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := &reader{t, sub, in}
+			if tt.topic == "c.REDRIVE" {
+				fill(t, seeds, tt.topic, 0, 1, key)
+			}
+			var got []string
+			for _, m := range r.take(len(tt.want)) {
+				got = append(got, at(m).Topic)
+				m.Ack()
+			}
+			if slices.Sort(got); !slices.Equal(got, tt.want) {
+				t.Errorf("topics are %v, want %v", got, tt.want)
+			}
+			r.quiet(200 * time.Millisecond)
+			r.close()
+		})
+	}
+	sub, err := b.Subscriber(brokers.Subscription{Consumer: "dead"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sub.Subscribe(t.Context(), `^orders.*\.DLT$`); err == nil || !strings.Contains(err.Error(), ".DLT") {
+		t.Errorf("Subscribe to a pattern of dead letters gave %v, want an error that tells of .DLT", err)
+	}
+}
+
 // A static member that restarts gets its partitions back without a rebalance; two subscriptions of one process are two members.
 func TestStaticMembers(t *testing.T) {
 	_, seeds := fake(t)

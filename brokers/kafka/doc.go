@@ -7,7 +7,7 @@
 // Records of a partition are handed over in the order of their offsets, but for one case: when a key has
 // [Config.KeyBudget] deliveries un-acked, its further records wait and those of other keys go ahead, up to
 // [Config.BufferRecords] records. So the order of a key, a tombstone's too, is always that of the topic; and a hot or a stuck key
-// stalls its own partition at most. Half of the window is divided over the partitions that a subscription
+// stalls its own partition at most. With brokers.Subscription.OwnKeys a partition is one key: nothing goes ahead. Half of the window is divided over the partitions that a subscription
 // owns and kept for each; the other half goes to whoever asks first.
 //
 // The runtime takes messages by calls (brokers.Puller) and tells of what it has settled: the goroutine that has handled one message
@@ -38,6 +38,11 @@
 //
 // A process that was frozen for longer than the session timeout can finish handlers whose partitions another process
 // has by then. No consumer of Kafka can prevent that; the inbox makes it one effect.
+//
+// # Topics that are made anew
+//
+// A topic that was deleted, or deleted and made anew, under a subscription ends it, with an error in the log: the client reads the
+// first one only. A pattern goes on where a topic was deleted for good. A publisher goes on after it has failed once or twice.
 //
 // # On the wire
 //

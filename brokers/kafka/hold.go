@@ -173,6 +173,16 @@ func (l *holds) all() []*hold {
 // keyless is the key of records that have none. They have no budget of their own.
 const keyless = 0
 
+// wholePartition is the key of all records where a partition is one lane.
+const wholePartition = 1
+
+func (m *member) laneOf(r *kgo.Record) uint64 {
+	if m.oneLane {
+		return wholePartition
+	}
+	return keyOf(r)
+}
+
 var keySeed = maphash.MakeSeed()
 
 // keyOf returns a hash of what orders r. Keys of one hash share a budget, which costs no more than time.

@@ -59,7 +59,8 @@ func (b *Broker) Progress(consumer, topic string) []brokers.Progress {
 	return all
 }
 
-// lagLoop asks for the ends of the partitions: after an assignment, and from time to time, until stop is closed.
+// lagLoop asks for the ends of the partitions: after an assignment, and from time to time, until stop is closed; and for topics that
+// seem to be gone.
 func (m *member) lagLoop(stop <-chan struct{}) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -70,6 +71,9 @@ func (m *member) lagLoop(stop <-chan struct{}) {
 		select {
 		case <-every.C:
 		case <-m.newParts:
+		case topic := <-m.unknown:
+			m.checkTopic(ctx, topic)
+			continue
 		case <-stop:
 			return
 		}

@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/headrace-go/headrace/brokers"
 )
 
 // pauseAfter is how long a full partition holds up the polling before its fetches are paused. A paused partition loses
@@ -29,6 +32,7 @@ type member struct {
 	config   *Config
 	consumer string
 	topic    string // what was subscribed to
+	oneLane  bool   // all of a partition is one lane: nothing overtakes
 	limits   limits
 	log      *slog.Logger
 	client   *kgo.Client
@@ -36,6 +40,7 @@ type member struct {
 	ready    chan struct{}      // closed when client and refused are set: it may call back before
 	refused  bool               // the subscription does not begin; what the group assigns meanwhile is not taken
 	ctx      context.Context    // of the subscription and its deliveries
+	end      context.CancelCauseFunc
 	out      chan *message.Message
 	queue    queue
 	pulled   bool // from queue; out is not used
@@ -47,6 +52,7 @@ type member struct {
 	drained  chan struct{} // some partition is not full any more; capacity 1
 	soon     chan struct{} // commit before the next interval; capacity 1
 	newParts chan struct{} // there are new assignments; capacity 1
+	unknown  chan string   // a topic whose fetches fail with UnknownTopicID; capacity 1
 
 	mu    sync.Mutex
 	parts map[partitionID]*assignment
@@ -69,32 +75,37 @@ type polls struct {
 	urgent int                // callbacks that wait: a round must not block
 }
 
-func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string, window int, pulled bool) (*member, error) {
+func (b *Broker) newMember(ctx context.Context, want brokers.Subscription, topic, instance string, pulled bool) (*member, error) {
 	m := &member{
 		broker:   b,
 		config:   &b.config,
-		consumer: consumer,
+		consumer: want.Consumer,
 		topic:    topic,
-		limits:   b.config.limits(window),
-		log:      b.config.Logger.With("consumer", consumer, "topic", topic),
+		oneLane:  want.OwnKeys,
+		limits:   b.config.limits(want.Window),
+		log:      b.config.Logger.With("consumer", want.Consumer, "topic", topic),
 		ctx:      ctx,
 		out:      make(chan *message.Message),
 		queue:    queue{ready: make(chan struct{}, 1)},
 		pulled:   pulled,
 		ready:    make(chan struct{}),
-		budget:   newBudget(window),
+		budget:   newBudget(want.Window),
 		drained:  make(chan struct{}, 1),
 		soon:     make(chan struct{}, 1),
 		newParts: make(chan struct{}, 1),
+		unknown:  make(chan string, 1),
 		parts:    make(map[partitionID]*assignment),
+	}
+	if m.oneLane {
+		m.limits.key = want.Window
 	}
 	m.polls.round = sync.NewCond(&m.mu)
 	clientCtx, abandon := context.WithCancel(context.Background())
 	m.abandon = abandon
-	opts := append(b.config.consumer(),
+	opts := append(b.config.consumer(), b.config.reads(topic)...)
+	opts = append(opts,
 		kgo.WithContext(clientCtx),
-		kgo.ConsumerGroup(consumer),
-		kgo.ConsumeTopics(topic),
+		kgo.ConsumerGroup(want.Consumer),
 		kgo.DisableAutoCommit(),
 		kgo.OnPartitionsAssigned(m.assigned),
 		kgo.OnOffsetsFetched(m.offsets),
@@ -107,7 +118,7 @@ func (b *Broker) newMember(ctx context.Context, consumer, topic, instance string
 	var err error
 	if m.client, err = kgo.NewClient(opts...); err != nil {
 		abandon()
-		return nil, fmt.Errorf("kafka: subscribe consumer %q to topic %q: %w", consumer, topic, err)
+		return nil, fmt.Errorf("kafka: subscribe consumer %q to topic %q: %w", want.Consumer, topic, err)
 	}
 	err = b.config.checkTimes(m.client)
 	m.refused = err != nil
@@ -201,8 +212,8 @@ func (m *member) stopPolling() {
 	}
 }
 
-// awaitPoll returns when whatever franz-go had given out when it was called has reached its assignment. franz-go gives out
-// nothing of a partition from before it calls revoked or lost for it.
+// awaitPoll returns when whatever franz-go had given out when it was called has reached its assignment. Of what it fetched
+// before, franz-go gives out nothing after it has called revoked; but after it has called lost it does, until it calls assigned.
 func (m *member) awaitPoll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -234,7 +245,8 @@ func (m *member) distribute(fetches kgo.Fetches) (full []*assignment) {
 			}
 			a.heard(t.TopicID, p)
 			if !a.push(p.Records) {
-				m.log.Warn("kafka: a partition went back: it was truncated or made anew; it is read from there",
+				// With topic ids a topic that was made anew does not come here: see checkTopic.
+				m.log.Warn("kafka: a partition went back: it was truncated, or made anew in a cluster without topic ids; it is read on from there",
 					"topic", t.Topic, "partition", p.Partition, "offset", p.Records[0].Offset)
 				a = m.restart(a)
 				a.heard(t.TopicID, p)
@@ -253,6 +265,12 @@ func (m *member) fetchFailed(topic string, p kgo.FetchPartition) {
 		return
 	}
 	m.log.Error("kafka: fetch", "topic", topic, "partition", p.Partition, "error", p.Err)
+	if errors.Is(p.Err, kerr.UnknownTopicID) {
+		select {
+		case m.unknown <- topic:
+		default: // it will be said again
+		}
+	}
 }
 
 // restart replaces a by an assignment that has seen nothing. What a holds is not told to the broker. mu is held.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -78,6 +79,29 @@ func (c *Config) consumer() []kgo.Opt {
 		opts = append(opts, kgo.ConsumeRegex())
 	}
 	return opts
+}
+
+// Topics whose names end so have what was read before: to read it with the rest would be a circle.
+const keptSuffix = `\.(DLT|REDRIVE)$`
+
+var (
+	keptName    = regexp.MustCompile(`^[a-zA-Z0-9._-]+` + keptSuffix)
+	keptPattern = regexp.MustCompile(`\.(DLT|REDRIVE)\$?$`)
+)
+
+// isPattern tells whether topic is a regular expression.
+func (c *Config) isPattern(topic string) bool { return c.Regex && !keptName.MatchString(topic) }
+
+// reads returns the options to read topic.
+func (c *Config) reads(topic string) []kgo.Opt {
+	switch {
+	case c.isPattern(topic):
+		return []kgo.Opt{kgo.ConsumeTopics(topic), kgo.ConsumeExcludeTopics(keptSuffix)}
+	case c.Regex:
+		return []kgo.Opt{kgo.ConsumeTopics("^" + regexp.QuoteMeta(topic) + "$")}
+	default:
+		return []kgo.Opt{kgo.ConsumeTopics(topic)}
+	}
 }
 
 // checkTimes refuses times that would get the member expelled.

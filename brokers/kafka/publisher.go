@@ -36,7 +36,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 			return classify.Permanent(fmt.Errorf("kafka: publish to topic %q: message %d is nil", topic, i))
 		}
 	}
-	if err := b.ensure(context.Background(), topic); err != nil {
+	if err := b.ensureOnce(context.Background(), topic); err != nil {
 		return fmt.Errorf("kafka: publish: %w", err)
 	}
 	errs := make([]error, len(messages))
@@ -51,7 +51,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	wg.Wait()
 	for i, err := range errs {
 		if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
-			b.unknown(topic) // it may have been deleted: the next call looks for it
+			b.unknown(topic) // it may have been deleted, or made anew: the next call looks for it
 		}
 		errs[i] = publishError(err)
 	}

@@ -18,8 +18,7 @@ type subscriber struct {
 
 	mu      sync.Mutex
 	closed  bool
-	ends    []context.CancelCauseFunc
-	members map[*member]struct{}
+	members map[*member]struct{} // that have not ended
 	wg      sync.WaitGroup
 }
 
@@ -53,9 +52,12 @@ func (s *subscriber) open(ctx context.Context, topic string, pulled bool) (*memb
 		return nil, errors.New("kafka: subscribe: the topic's name is empty")
 	case want.Topic != "" && want.Topic != topic:
 		return nil, fmt.Errorf("kafka: subscriber of consumer %q is for topic %q, not for %q", want.Consumer, want.Topic, topic)
+	case s.broker.config.isPattern(topic) && keptPattern.MatchString(topic):
+		return nil, fmt.Errorf("kafka: subscribe consumer %q to topic %q: with Config.Regex only a name, not a pattern, reads topics that end in .DLT or .REDRIVE",
+			want.Consumer, topic)
 	}
-	if !s.broker.config.Regex {
-		if err := s.broker.ensure(ctx, topic); err != nil {
+	if !s.broker.config.isPattern(topic) {
+		if _, err := s.broker.ensure(ctx, topic); err != nil {
 			return nil, fmt.Errorf("kafka: subscribe consumer %q: %w", want.Consumer, err)
 		}
 	}
@@ -66,17 +68,17 @@ func (s *subscriber) open(ctx context.Context, topic string, pulled bool) (*memb
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	instance, free := s.broker.instance(want.Consumer)
-	m, err := s.broker.newMember(ctx, want.Consumer, topic, instance, want.Window, pulled)
+	m, err := s.broker.newMember(ctx, want, topic, instance, pulled)
 	if err != nil {
 		free()
 		cancel(err)
 		return nil, err
 	}
+	m.end = cancel
 	if s.members == nil {
 		s.members = make(map[*member]struct{})
 	}
 	s.members[m] = struct{}{}
-	s.ends = append(s.ends, cancel)
 	s.wg.Go(func() {
 		m.run()
 		cancel(nil)
@@ -92,10 +94,9 @@ func (s *subscriber) open(ctx context.Context, topic string, pulled bool) (*memb
 func (s *subscriber) Close() error {
 	s.mu.Lock()
 	s.closed = true
-	for _, end := range s.ends {
-		end(ErrClosed)
+	for m := range s.members {
+		m.end(ErrClosed)
 	}
-	s.ends = nil
 	s.mu.Unlock()
 	s.wg.Wait()
 	s.broker.subs.Remove(s)

@@ -24,6 +24,9 @@ func (m *member) assigned(_ context.Context, _ *kgo.Client, ids map[string][]int
 	}
 	// There are none of these, unless the topic was made anew under us.
 	m.giveUp(ids, 0, ErrLost, false)
+	// A round of polling may have taken something after lost, and be late with it. The new assignment would begin there, and
+	// a commit would hide the gap before it.
+	m.awaitPoll()
 	// A pause outlives the assignment that it was for (fault R2).
 	m.client.ResumeFetchPartitions(ids)
 	m.mu.Lock()

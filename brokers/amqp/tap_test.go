@@ -109,6 +109,7 @@ func (p *tap) copy(to, from net.Conn, sees bool) {
 
 // The beginnings of some methods on the wire: class, method, a reserved short, names.
 func declares(queue string) string { return "\x00\x32\x00\x0a\x00\x00" + short(queue) }
+
 func binds(queue, exchange string) string {
 	return "\x00\x32\x00\x14\x00\x00" + short(queue) + short(exchange)
 }

@@ -301,7 +301,10 @@ func TestD4DeadLettersAreNotDeadLettered(t *testing.T) {
 				t.Errorf("error %q names not the consumer and the topic", err)
 			}
 			msg := newMessage(t.Context())
-			flight.From(msg.Context()).Topic = test.reads
+			f := flight.From(msg.Context())
+			d := *f.Delivery
+			d.Topic = test.reads
+			f.Topic, f.Delivery = test.reads, &d
 			if test.earlier != "" {
 				msg.Metadata[poison.MetaTopic] = test.earlier
 			}

@@ -15,7 +15,7 @@ import (
 )
 
 // subscribe makes sure of the stream and the durable, which is I/O, and opens a subscription. It also ends, which is logged, when the
-// durable or the stream was deleted on the server, even if it was made again. Acks that were given by its end reach the server, unless the
+// durable was deleted on the server, or the stream, even if that was made again. Acks that were given by its end reach the server, unless the
 // stream is another one; what was not settled is given back. So its context has to last as long as anybody holds a delivery.
 func (b *Broker) subscribe(ctx context.Context, want brokers.Subscription, topic string) (adapter.Opened, error) {
 	n, err := b.open(ctx, want, topic)
@@ -83,11 +83,8 @@ func (b *Broker) open(ctx context.Context, want brokers.Subscription, topic stri
 	return s, nil
 }
 
-// createdSlack is how much the time of a durable's creation may differ: old servers tell another one after a restart. A durable that
-// was made again within it brings what it has brought before, and loses nothing.
-const createdSlack = time.Second
-
-// lookup looks whether the stream that was created then, and its durable, are still there.
+// lookup looks whether the stream that was created then, and its durable, are still there. A durable that was made again brings what it has
+// brought before, and loses nothing; its time does not tell, for servers before 2.10 give it another one when they restart.
 func (b *Broker) lookup(ctx context.Context, created time.Time, durable *jetstream.ConsumerInfo) found {
 	var now jetstream.Consumer
 	stream, err := b.js.Stream(ctx, durable.Stream)
@@ -102,8 +99,6 @@ func (b *Broker) lookup(ctx context.Context, created time.Time, durable *jetstre
 		return found{err: fmt.Errorf("jetstream: durable %q of stream %q was deleted: %w", durable.Name, durable.Stream, err)}
 	case err != nil:
 		return found{}
-	case now.CachedInfo().Created.Sub(durable.Created).Abs() > createdSlack:
-		return found{err: fmt.Errorf("jetstream: durable %q of stream %q was deleted and made again", durable.Name, durable.Stream)}
 	}
 	return found{durable: now.CachedInfo()}
 }

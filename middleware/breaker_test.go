@@ -230,6 +230,21 @@ func TestDuplicatesVouchForNothing(t *testing.T) {
 	}
 }
 
+// beside handles messages of other keys, which succeed, until stop. It must be called in a synctest bubble: its time is virtual.
+func beside(t *testing.T, handle message.HandlerFunc) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	others.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			if _, err := handle(newMessage(ctx, fmt.Sprint(i))); err != nil && !isStop(err) {
+				t.Errorf("message %d: %v", i, err)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	return ctx, func() { cancel(); others.Wait() }
+}
+
 // The attempts of a message were used up while the database was away, and the next one failed by a connection that it had lost: a dead letter,
 // for what no message can cause, and for one failure that may be its own. It gets a whole series for these.
 func TestI11WhatNoMessageCanCauseUsesNoAttempts(t *testing.T) {
@@ -250,19 +265,9 @@ func TestI11WhatNoMessageCanCauseUsesNoAttempts(t *testing.T) {
 			}
 			return nil, errDown
 		})
-		ctx, stop := context.WithCancel(t.Context())
-		var others sync.WaitGroup
-		others.Go(func() { // they succeed all the time
-			for i := 0; ctx.Err() == nil; i++ {
-				if _, err := handle(newMessage(ctx, fmt.Sprint(i))); err != nil && !isStop(err) {
-					t.Errorf("message %d: %v", i, err)
-				}
-				time.Sleep(time.Millisecond)
-			}
-		})
+		ctx, stop := beside(t, handle)
 		_, err = handle(newMessage(ctx, "unlucky"))
 		stop()
-		others.Wait()
 		fail, ok := errors.AsType[*middleware.GaveUpError](err)
 		if want := away + attempts; !ok || calls != want || fail.Attempts != want {
 			t.Errorf("after %d attempts: %v; want it given up after %d", calls, err, want)
@@ -289,21 +294,11 @@ func TestI11WhatNoMessageCanCauseUsesNoDelays(t *testing.T) {
 			}
 			return nil, classify.RetryAfter(errDown, 2*time.Minute)
 		})
-		ctx, stop := context.WithCancel(t.Context())
-		var others sync.WaitGroup
-		others.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				if _, err := handle(newMessage(ctx, fmt.Sprint(i))); err != nil && !isStop(err) {
-					t.Errorf("message %d: %v", i, err)
-				}
-				time.Sleep(time.Millisecond)
-			}
-		})
+		ctx, stop := beside(t, handle)
 		msg := newMessage(ctx, "busy")
 		flight.Ensure(msg).Delays = flight.DelaysOutside
 		_, err = handle(msg)
 		stop()
-		others.Wait()
 		delayed, ok := errors.AsType[*middleware.DelayedError](err)
 		if !ok || calls != 5 || delayed.After != 2*time.Minute || delayed.Attempts != 1 {
 			t.Errorf("after %d attempts: %#v; want a delay of 2 m, with one attempt that counts", calls, err)
@@ -332,21 +327,11 @@ func TestMessageThatFailsBetweenOutagesIsGivenUp(t *testing.T) {
 			calls++
 			return nil, errDown
 		})
-		ctx, stop := context.WithCancel(t.Context())
-		var others sync.WaitGroup
-		others.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				if _, err := handle(newMessage(ctx, fmt.Sprint(i))); err != nil && !isStop(err) {
-					t.Errorf("message %d: %v", i, err)
-				}
-				time.Sleep(time.Millisecond)
-			}
-		})
+		ctx, stop := beside(t, handle)
 		within, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()
 		_, err = handle(newMessage(within, "bad"))
 		stop()
-		others.Wait()
 		if _, ok := errors.AsType[*middleware.GaveUpError](err); !ok || calls != 2*attempts-1 {
 			t.Errorf("after %d attempts: %v; want it given up after %d of its own and those between", calls, err, attempts)
 		}

@@ -22,7 +22,6 @@ import (
 	"github.com/headrace-go/headrace/poison"
 	"github.com/headrace-go/headrace/stores/schema"
 	"github.com/headrace-go/headrace/stores/sqlite"
-	"github.com/headrace-go/headrace/stores/sqlstore"
 )
 
 // queues are the sites whose topics cannot be read again.
@@ -88,18 +87,7 @@ func onPostgres(t testing.TB) *site {
 		t.Fatal(err)
 	}
 	closes(t, "the database", db)
-	store, err := sqlstore.New(db, schema.Postgres, sqlstore.WithSchema(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := db.ExecContext(context.Background(), "DROP SCHEMA IF EXISTS "+name+" CASCADE"); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := store.Migrate(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	store := inSchema(t, db, name)
 	// The service has a key of its own, which no metadata tell.
 	b, err := postgres.New(postgres.Config{Pool: pool, Schema: name, Key: func(m *message.Message) []byte { return []byte("own key") }})
 	if err != nil {

@@ -31,7 +31,6 @@ import (
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/poison"
 	"github.com/headrace-go/headrace/stores/schema"
-	"github.com/headrace-go/headrace/stores/sqlite"
 	"github.com/headrace-go/headrace/stores/sqlstore"
 )
 
@@ -90,19 +89,10 @@ func onJetStream(t testing.TB) *site {
 		t.Fatal(err)
 	}
 	closes(t, "the broker", b)
-	path := filepath.Join(t.TempDir(), "billing.db")
-	store, err := sqlite.Open(path, sqlite.WithSynchronous(sqlite.SynchronousNormal))
-	if err != nil {
-		t.Fatal(err)
+	s := &site{
+		t: t, broker: b, reader: b, effects: "effects", env: map[string]string{"HEADRACE_BROKER": b.Server().URL(), "USER": "ann"},
 	}
-	closes(t, "the store", store)
-	if err := store.Migrate(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	return &site{
-		t: t, broker: b, reader: b, store: store, effects: "effects", dialect: schema.SQLite,
-		env: map[string]string{"HEADRACE_BROKER": b.Server().URL(), "HEADRACE_DATABASE": "sqlite:" + path, "USER": "ann"},
-	}
+	return s.withSQLite()
 }
 
 // onKafka is a real cluster and a schema of its own on Postgres.
@@ -121,6 +111,16 @@ func onKafka(t testing.TB) *site {
 	closes(t, "the database", db)
 	db.SetMaxOpenConns(8)
 	name := unique()
+	store := inSchema(t, db, name)
+	return &site{
+		t: t, broker: b, reader: b, store: store, prefix: name + ".", effects: name + ".effects", dialect: schema.Postgres, tableOpt: []string{"--schema", name},
+		env: map[string]string{"HEADRACE_BROKER": "kafka://" + seeds, "HEADRACE_DATABASE": address, "USER": "ann"},
+	}
+}
+
+// inSchema is a store in a schema that ends with the test.
+func inSchema(t testing.TB, db *sql.DB, name string) *sqlstore.Store {
+	t.Helper()
 	store, err := sqlstore.New(db, schema.Postgres, sqlstore.WithSchema(name))
 	if err != nil {
 		t.Fatal(err)
@@ -133,10 +133,7 @@ func onKafka(t testing.TB) *site {
 	if err := store.Migrate(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	return &site{
-		t: t, broker: b, reader: b, store: store, prefix: name + ".", effects: name + ".effects", dialect: schema.Postgres, tableOpt: []string{"--schema", name},
-		env: map[string]string{"HEADRACE_BROKER": "kafka://" + seeds, "HEADRACE_DATABASE": address, "USER": "ann"},
-	}
+	return store
 }
 
 // onMySQL is an embedded JetStream and tables of their own on MariaDB.

@@ -112,7 +112,7 @@ func TypeOf(msg *message.Message) (string, error) {
 }
 
 // KeyOf returns what the event is to be ordered by where the broker has no key of its own: its partition
-// key, else its subject, else "". It does not allocate in binary mode.
+// key, else its subject, else "". In binary mode these are the metadata ce_partitionkey and ce_subject, and it does not allocate.
 func KeyOf(msg *message.Message) string {
 	if isStructured(msg.Metadata[MetaContentType]) {
 		key, subject := scanTwo(msg.Payload, "partitionkey", "subject")

@@ -315,6 +315,7 @@ func TestKeyOf(t *testing.T) {
 		"a plain message":               {received("", "ce_subject", "s"), "s"},
 		"none":                          {binary(""), ""},
 		"structured":                    {structured(`{"subject":"s","partitionkey":"p"}`), "p"},
+		"structured with a number":      {structured(`{"subject":"s","partitionkey":42}`), "42"},
 		"structured with subject alone": {structured(`{"subject":"s"}`), "s"},
 		"structured and broken":         {structured(`{"subj`), ""},
 	} {

@@ -213,8 +213,8 @@ func structuredType(contentType string, payload []byte) (string, *Error) {
 	}
 }
 
-// scanTwo finds two string members of an event in the JSON format and stops when it has both.
-// What is missing or malformed is "".
+// scanTwo finds two attributes of an event in the JSON format and stops when it has both. What is missing or malformed
+// is "": of these only an extension may be other than a string.
 func scanTwo(payload []byte, first, second string) (a, b string) {
 	m, ok := membersOf(payload)
 	for ok && (a == "" || b == "") {
@@ -223,7 +223,7 @@ func scanTwo(payload []byte, first, second string) (a, b string) {
 		if name, value, ok = m.next(); !ok {
 			break
 		}
-		if name != first && name != second || value[0] != '"' {
+		if name != first && name != second || value[0] != '"' && name != "partitionkey" {
 			continue
 		}
 		text, err := attributeText(value)

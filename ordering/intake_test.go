@@ -50,16 +50,18 @@ func TestDefaultKey(t *testing.T) {
 		broker   []byte
 		delivery bool
 		metadata message.Metadata
+		payload  string
 		want     string
 	}{
-		{"broker's key first", []byte("b"), true, message.Metadata{"ce_partitionkey": "p", "ce_subject": "s"}, "b"},
-		{"an empty key is a key", []byte{}, true, message.Metadata{"ce_partitionkey": "p"}, ""},
-		{"then partitionkey", nil, true, message.Metadata{"ce_partitionkey": "p", "ce_subject": "s"}, "p"},
-		{"then subject", nil, true, message.Metadata{"ce_subject": "s"}, "s"},
-		{"without a delivery", nil, false, message.Metadata{"ce_subject": "s"}, "s"},
-		{"none", nil, true, nil, ""},
+		{"broker's key first", []byte("b"), true, message.Metadata{"ce_partitionkey": "p", "ce_subject": "s"}, "", "b"},
+		{"an empty key is a key", []byte{}, true, message.Metadata{"ce_partitionkey": "p"}, "", ""},
+		{"then partitionkey", nil, true, message.Metadata{"ce_partitionkey": "p", "ce_subject": "s"}, "", "p"},
+		{"then subject", nil, true, message.Metadata{"ce_subject": "s"}, "", "s"},
+		{"without a delivery", nil, false, message.Metadata{"ce_subject": "s"}, "", "s"},
+		{"of a structured event", nil, true, message.Metadata{"content-type": "application/cloudevents+json"}, `{"partitionkey":"p"}`, "p"},
+		{"none", nil, true, nil, "", ""},
 	} {
-		msg := message.NewMessage("id", nil)
+		msg := message.NewMessage("id", []byte(tc.payload))
 		msg.Metadata = tc.metadata
 		if tc.delivery {
 			msg.SetContext(brokers.WithDelivery(t.Context(), &brokers.Delivery{Key: tc.broker}))

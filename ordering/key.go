@@ -7,23 +7,20 @@ import (
 	"github.com/headrace-go/headrace/event"
 )
 
-// DefaultKey returns the key that msg is ordered by: the broker's own key, else the CloudEvents
-// partitionkey, else the CloudEvents subject. It is "" when there is none of them: the message then
+// DefaultKey returns the key that msg is ordered by: the broker's own key, else the event's ([event.KeyOf]): the CloudEvents
+// partitionkey, else the subject. It is "" when there is none of them: the message then
 // shares the lane of its partition, and has no lane where the broker has no partitions.
 //
 // A broker's key that is present but empty is "" as well, and is not replaced by the other two.
 func DefaultKey(msg *message.Message) string {
-	return defaultKey(brokers.DeliveryOf(msg.Context()), msg.Metadata)
+	return defaultKey(brokers.DeliveryOf(msg.Context()), msg)
 }
 
-func defaultKey(d *brokers.Delivery, metadata message.Metadata) string {
+func defaultKey(d *brokers.Delivery, msg *message.Message) string {
 	if d != nil && d.Key != nil {
 		return string(d.Key)
 	}
-	if key := metadata[event.MetaPartitionKey]; key != "" {
-		return key
-	}
-	return metadata[event.MetaSubject]
+	return event.KeyOf(msg)
 }
 
 // laneKey names a lane (fault L2: topics may share keys).

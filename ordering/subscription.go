@@ -175,7 +175,7 @@ func (s *subscription) newDelivery(msg *message.Message) *delivery {
 		sub: s,
 	}
 	if s.intake.cfg.Key == nil {
-		d.Key = defaultKey(d.Delivery, msg.Metadata)
+		d.Key = defaultKey(d.Delivery, msg)
 	} else {
 		d.Key = s.customKey(msg, d.Delivery)
 	}
@@ -191,7 +191,7 @@ func (s *subscription) newDelivery(msg *message.Message) *delivery {
 func (s *subscription) customKey(msg *message.Message, bd *brokers.Delivery) (key string) {
 	defer func() {
 		if p := recover(); p != nil {
-			key = defaultKey(bd, msg.Metadata)
+			key = defaultKey(bd, msg)
 			s.intake.cfg.Logger.ErrorContext(msg.Context(), "ordering: Config.Key panicked; the default key is used",
 				"consumer", s.intake.cfg.Consumer, "topic", s.topic, "message", msg.UUID, "panic", p)
 		}

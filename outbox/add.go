@@ -32,7 +32,7 @@ var ErrInvalid = errors.New("invalid outbox message")
 // Add writes msgs into the outbox within tx: they are published to topic by a [Relay] after tx was
 // committed, and never if it is rolled back. Without a relay (runtime.Runtime.Relay) they stay there.
 //
-// A message is ordered within its topic by its key: the metadata ce_partitionkey, else ce_subject.
+// A message is ordered within its topic by its key, see [event.KeyOf]: the event's partition key, else its subject.
 // A message with neither has no order. Transactions that write rows of one key must be serialised by
 // the caller, by locking what the key stands for (the aggregate's row) before Add; then messages are
 // published in the order of the commits.
@@ -88,10 +88,7 @@ func rowOf(ctx context.Context, topic string, at time.Time, msg *message.Message
 	if err := checkName("UUID", msg.UUID, MaxUUIDBytes); err != nil {
 		return Row{}, err
 	}
-	key := msg.Metadata[event.MetaPartitionKey]
-	if key == "" {
-		key = msg.Metadata[event.MetaSubject]
-	}
+	key := event.KeyOf(msg)
 	if key != "" {
 		if err := checkName("key", key, MaxKeyBytes); err != nil {
 			return Row{}, err

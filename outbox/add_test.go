@@ -58,10 +58,11 @@ func TestKeyIsPartitionKeyThenSubject(t *testing.T) {
 		{message.Metadata{"ce_partitionkey": "p", "ce_subject": "s"}, "p", outbox.BucketOf("p")},
 		{message.Metadata{"ce_subject": "s"}, "s", outbox.BucketOf("s")},
 		{message.Metadata{"ce_partitionkey": "", "ce_subject": "s"}, "s", outbox.BucketOf("s")},
+		{message.Metadata{"content-type": "application/cloudevents+json"}, "structured", outbox.BucketOf("structured")},
 		{nil, "", outbox.BucketOf("id")}, // spread by the id
 	} {
 		w := &rowWriter{}
-		msg := message.NewMessage("id", []byte("x"))
+		msg := message.NewMessage("id", []byte(`{"partitionkey":"structured"}`))
 		msg.Metadata = test.metadata
 		if err := outbox.Add(t.Context(), w, "tx", "orders", msg); err != nil {
 			t.Fatalf("%v: %v", test.metadata, err)

@@ -187,7 +187,7 @@ func (b *Broker) Subscriber(s brokers.Subscription) (message.Subscriber, error) 
 }
 
 // Publisher returns a publisher. Its Publish blocks until the server has confirmed every message, or until one
-// failed and the others were decided. Messages of one key (the metadata ce_partitionkey, else ce_subject) are
+// failed and the others were decided. Messages of one key (event.KeyOf) are
 // stored in the order of the call even when one fails. An error names the first message that failed; messages after it
 // may or may not be stored, so publish the whole call again. A message whose context ends is given up.
 func (b *Broker) Publisher() (message.Publisher, error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers/internal/adapter"
 	"github.com/headrace-go/headrace/classify"
+	"github.com/headrace-go/headrace/event"
 )
 
 // maxBatch bounds the messages of one call of Publish that await their confirmation at once.
@@ -42,7 +43,7 @@ func (b *Broker) publish(topic string, messages []*message.Message) error {
 	for i, m := range messages {
 		// The next message of a key leaves only when the one before is stored: if that failed, or was lost with
 		// a connection, the later one would otherwise be stored before it.
-		key := adapter.KeyText(m)
+		key := event.KeyOf(m)
 		_, waits := keys[key]
 		if key != "" && waits || len(pending) == maxBatch {
 			if err := b.await(topic, pending, len(messages)); err != nil {

@@ -10,6 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
+
+	"github.com/headrace-go/headrace/brokers/internal/adapter"
 )
 
 // The defaults of [Config].
@@ -123,7 +125,7 @@ type Config struct {
 	NackDelay, MaxNackDelay time.Duration
 
 	// Key gives the key of a record that is published; nil is no key. It must not change the message. Default: the
-	// metadata ce_partitionkey, else ce_subject, else none. WithKey comes first.
+	// event's key (event.KeyOf), else none. WithKey comes first.
 	Key func(topic string, m *message.Message) []byte
 
 	// PublishTimeout bounds the wait for the confirmation of a message. A record that may have been stored already is
@@ -154,7 +156,7 @@ func (c Config) withDefaults() (Config, error) {
 	defaultTo(&c.Replicas, BrokerDefault)
 	defaultTo(&c.Logger, slog.Default())
 	if c.Key == nil {
-		c.Key = eventKey
+		c.Key = func(_ string, m *message.Message) []byte { return adapter.Key(m) }
 	}
 	if len(c.Seeds) == 0 {
 		return c, errors.New("kafka: Config.Seeds is empty: want the address of at least one broker")

@@ -47,8 +47,8 @@
 // # On the wire
 //
 // Metadata are record headers of the same name, which is CloudEvents' Kafka binding for the ce_ keys. The UUID is the
-// header _watermill_message_uuid, as watermill-kafka writes it. The record's key is the metadata
-// ce_partitionkey, else ce_subject, else none; see [Config.Key], [WithKey] and [WithHeaders]. A nil payload is a
+// header _watermill_message_uuid, as watermill-kafka writes it. The record's key is the
+// event's (event.KeyOf), else none; see [Config.Key], [WithKey] and [WithHeaders]. A nil payload is a
 // tombstone. Of headers with one name the last is the metadata; Delivery.Headers then has them all.
 //
 // Transactions are not offered: they end at Kafka's border, and an inbox does what they do for any effect. Records

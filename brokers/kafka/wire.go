@@ -15,18 +15,6 @@ import (
 // headerUUID is where watermill-kafka keeps the UUID.
 const headerUUID = "_watermill_message_uuid"
 
-// eventKey is event.MetaPartitionKey, else event.MetaSubject, written here so that an adapter depends on the contract
-// alone. A test compares the names.
-func eventKey(_ string, m *message.Message) []byte {
-	if key := m.Metadata["ce_partitionkey"]; key != "" {
-		return []byte(key)
-	}
-	if key := m.Metadata["ce_subject"]; key != "" {
-		return []byte(key)
-	}
-	return nil
-}
-
 type (
 	keyOverride     struct{}
 	headersOverride struct{}

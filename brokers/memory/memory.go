@@ -51,7 +51,7 @@ type Config struct {
 
 	// Key gives the key by which a message gets its partition and which consumers see as the delivery's
 	// key. nil means no key; such messages are spread over the partitions. It must not change the
-	// message, nor afterwards what it returned. Default: the metadata ce_partitionkey, else ce_subject, else none.
+	// message, nor afterwards what it returned. Default: the event's key (event.KeyOf), else none.
 	Key func(*message.Message) []byte
 
 	// Window is how many deliveries a subscription holds un-acked at once when
@@ -97,7 +97,7 @@ func New(config Config) (*Broker, error) {
 	defaultTo(&config.History, DefaultHistory)
 	defaultTo(&config.MaxNackDelay, DefaultMaxNackDelay)
 	if config.Key == nil {
-		config.Key = eventKey
+		config.Key = adapter.Key
 	}
 	switch {
 	case config.Partitions < 1 || config.Partitions > MaxPartitions:
@@ -123,23 +123,6 @@ func defaultTo[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
-}
-
-// The keys of event.MetaPartitionKey and event.MetaSubject, written here so that an adapter depends on
-// the contract alone. A test compares them.
-const (
-	metaPartitionKey = "ce_partitionkey"
-	metaSubject      = "ce_subject"
-)
-
-func eventKey(m *message.Message) []byte {
-	if key := m.Metadata[metaPartitionKey]; key != "" {
-		return []byte(key)
-	}
-	if key := m.Metadata[metaSubject]; key != "" {
-		return []byte(key)
-	}
-	return nil
 }
 
 // Capabilities tells what the broker can do.

@@ -44,7 +44,7 @@ type Config struct {
 
 	// Key gives the key by which a message is ordered and which consumers see as the delivery's key. nil
 	// means no key: such a message keeps no order. It must not change the message, nor afterwards what it returned.
-	// Default: the metadata ce_partitionkey, else ce_subject, else none.
+	// Default: the event's key (event.KeyOf), else none.
 	Key func(*message.Message) []byte
 
 	// Window is how many deliveries a subscription holds un-acked at once when Subscription.Window is zero.

@@ -107,7 +107,7 @@ type Config struct {
 
 	// Key gives the key of a message, by which FIFO queues order, or nil: then no other message is ordered with it. It
 	// is asked when a message is published and again when it arrives, must not change the message, and must not panic. Default: the
-	// metadata ce_partitionkey, else ce_subject, else none.
+	// event's key (event.KeyOf), else none.
 	Key func(*message.Message) []byte
 
 	// DeduplicationID gives the MessageDeduplicationId of a message for a FIFO queue; "" is none. For five minutes SQS drops

@@ -59,7 +59,8 @@ type Config struct {
 	Replicas int
 
 	// MaxAge is how long a stream that the broker makes keeps a message, acked or not. Default 7
-	// days; Forever for no limit.
+	// days; Forever for no limit. Say here also how long streams keep it that others make: Capabilities tells this, and
+	// a subscription to a stream with another limit logs a warning.
 	MaxAge time.Duration
 
 	// MaxBytes bounds a stream that the broker makes; a Publish beyond it fails, nothing is dropped. Default: no

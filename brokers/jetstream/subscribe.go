@@ -55,6 +55,10 @@ func (b *Broker) open(ctx context.Context, want brokers.Subscription, topic stri
 		pull:        pull{subject: b.apiPrefix() + "CONSUMER.MSG.NEXT." + info.Stream + "." + info.Name},
 	}
 	s.pull.obey(info.Config)
+	if kept, said := stream.CachedInfo().Config.MaxAge, max(b.config.MaxAge, 0); kept != said {
+		s.log.Warn("jetstream: the stream was not made by this Config: the retention margin, and what is compared with the inbox's memory, go by Config.MaxAge (0: for ever)",
+			"stream_max_age", kept, "config_max_age", said)
+	}
 	created := stream.CachedInfo().Created
 	s.lookup = func(ctx context.Context) found { return b.lookup(ctx, created, info) }
 	if s.ackWait == expedite {

@@ -40,6 +40,20 @@ const (
 	committed point = "committed" // a consumer, between COMMIT and the ack
 )
 
+var points = []point{added, produced, publish, published, effect, committed}
+
+// handling is how a consumer handles.
+type handling string
+
+const (
+	plain   handling = "HandleTx"
+	grouped handling = "HandleTx in groups"
+	batched handling = "HandleBatch"
+)
+
+// handlings are those of the first consumer, the second and so on.
+var handlings = []handling{plain, grouped, batched}
+
 // spec is what a process is told at its start.
 type spec struct {
 	Role    role          `json:"role"`
@@ -49,7 +63,7 @@ type spec struct {
 	Keys    int           `json:"keys"`
 	Seed    uint64        `json:"seed"`
 	Lease   time.Duration `json:"lease"`
-	Grouped bool          `json:"grouped"` // a consumer with group transactions
+	Handles handling      `json:"handles"` // a consumer
 	Paused  bool          `json:"paused"`  // a producer that waits for "go"
 }
 

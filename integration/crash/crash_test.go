@@ -31,7 +31,7 @@ func TestEverythingIsKilled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	report, err := crash.Run(ctx, crash.Config{
-		Servers: "../servers", Dir: dir, Seed: uint64(time.Now().UnixNano()), Events: 500, Keys: 40, Producers: 1, Relays: 2, Consumers: 2,
+		Servers: "../servers", Dir: dir, Seed: uint64(time.Now().UnixNano()), Events: 500, Keys: 40, Producers: 1, Relays: 2, Consumers: 3,
 		Rounds: 1, Lease: time.Second, CalmMin: 10 * time.Millisecond, CalmMax: 50 * time.Millisecond, Backlog: 200, DiskMiB: 128,
 		Patience: time.Minute, Log: t.Output(),
 	})

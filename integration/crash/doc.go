@@ -6,7 +6,7 @@
 //
 //	producers   change a row and outbox.Add events in one transaction; some roll back
 //	relays      outbox.Relay publishes them into brokers/postgres
-//	consumers   the full runtime, HandleTx on pgxstore, each second one with group transactions
+//	consumers   the full runtime on pgxstore: HandleTx, HandleTx in group transactions, HandleBatch, in turns
 //
 // Every role has several processes, each a copy of the program that calls [Run]. A dead
 // letter counts as broken. The settings of the runtime are its defaults, but for short leases.

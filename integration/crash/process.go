@@ -71,7 +71,7 @@ func (p *process) keep() {
 		err := p.cmd.Wait()
 		p.mu.Lock()
 		if p.armed != "" && p.cmd.ProcessState.ExitCode() < 0 {
-			p.s.count("  died there: " + string(p.armed))
+			p.s.count(diedAt(p.armed))
 		}
 		switch {
 		case p.stopped && !p.meant && err != nil && !terminated(p.cmd.ProcessState):

@@ -172,18 +172,40 @@ func (c *child) consume(ctx context.Context) (err error) {
 	if err != nil {
 		return errors.Join(err, broker.Close())
 	}
-	var kept inbox.Store[pgx.Tx] = &recorded{store, c, log}
-	if c.Grouped {
-		kept = inbox.Grouped(kept, inbox.GroupConfig{Max: 20})
-	}
-	runtime.HandleTx(rt.Consumer(consumerName, topic), eventType, kept, func(ctx context.Context, tx pgx.Tx, m made) error {
+	c.handle(rt.Consumer(consumerName, topic), &recorded{store, c, log})
+	return errors.Join(rt.Run(ctx), broker.Close())
+}
+
+// handle registers the effect of a message: a row.
+func (c *child) handle(consumer *runtime.Consumer, store *recorded) {
+	group := inbox.GroupConfig{Max: 20}
+	one := func(ctx context.Context, tx pgx.Tx, m made) error {
 		_, err := tx.Exec(ctx, "INSERT INTO crash_effect (id, key, seq, process) VALUES ($1, $2, $3, $4)", m.id(), m.Key, m.Seq, c.Name)
 		if err == nil {
 			c.pass(effect)
 		}
 		return err
-	})
-	return errors.Join(rt.Run(ctx), broker.Close())
+	}
+	switch c.Handles {
+	case plain:
+		runtime.HandleTx(consumer, eventType, store, one)
+	case grouped:
+		runtime.HandleTx(consumer, eventType, inbox.Grouped(store, group), one)
+	case batched:
+		runtime.HandleBatch(consumer, eventType, store, group, func(ctx context.Context, tx pgx.Tx, events []runtime.BatchEvent[made]) error {
+			var ids, keys []string
+			var seqs []int64
+			for _, e := range events {
+				ids, keys, seqs = append(ids, e.Value.id()), append(keys, e.Value.Key), append(seqs, e.Value.Seq)
+			}
+			_, err := tx.Exec(ctx, "INSERT INTO crash_effect (id, key, seq, process) SELECT *, $4 FROM unnest($1::text[], $2::text[], $3::bigint[])",
+				ids, keys, seqs, c.Name)
+			if err == nil {
+				c.pass(effect)
+			}
+			return err
+		})
+	}
 }
 
 // record is one of this process about a message.

@@ -28,7 +28,8 @@ type Config struct {
 	Keys   int
 	// Producers, Relays and Consumers are the numbers of processes.
 	Producers, Relays, Consumers int
-	// Rounds is the least number of times that each action comes, CalmMin and CalmMax what lies between two.
+	// Rounds is the least number of times that each action comes, CalmMin and CalmMax what lies between two. There are more rounds until
+	// processes have died at each point between two steps.
 	Rounds           int
 	CalmMin, CalmMax time.Duration
 	// Lease is the time to live of the relays' and the broker's leases. Freezes last for up to twice that,
@@ -108,6 +109,21 @@ func (s *system) count(what string) {
 	s.counts[what]++
 }
 
+// diedAtAll tells whether processes have died at each of the points that matter.
+func (s *system) diedAtAll() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, at := range points {
+		if s.counts[diedAt(at)] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// diedAt is what a death at a point is counted as.
+func diedAt(at point) string { return "  died there: " + string(at) }
+
 // fail ends the run.
 func (s *system) fail(err error) { s.cancel(err) }
 
@@ -173,7 +189,7 @@ func (s *system) startAll() error {
 	for r, n := range map[role]int{producer: s.Producers, relay: s.Relays, consumer: s.Consumers} {
 		for i := range n {
 			p := &process{s: s, ended: make(chan struct{}), spec: spec{
-				Role: r, Name: fmt.Sprintf("%s-%d", r, i), URL: s.server.url, Keys: s.Keys, Seed: s.Seed + uint64(i)<<32, Grouped: i%2 == 1,
+				Role: r, Name: fmt.Sprintf("%s-%d", r, i), URL: s.server.url, Keys: s.Keys, Seed: s.Seed + uint64(i)<<32, Handles: handlings[i%len(handlings)],
 			}}
 			if err := p.start(); err != nil {
 				return err
@@ -203,7 +219,7 @@ func (s *system) trouble() error {
 				return fmt.Errorf("before %q: %w", a.name, err)
 			}
 			last = p
-			if round > s.Rounds && p.made >= s.Events {
+			if round > s.Rounds && p.made >= s.Events && s.diedAtAll() {
 				return nil
 			}
 			s.log("%s (%d made, %d effects)", a.name, p.made, p.effects)

@@ -37,9 +37,9 @@ bench: ## the comparison with a bare and a stock Watermill router (90 s); JSON=1
 bench-kafka: ## Kafka: a raw loop, stock watermill-kafka and Headrace (2 min, table and JSON lines); FULL=1 for all handlers, windows and keys
 	@eval "$$(integration/servers env kafka)" && $(GO) run ./integration/bench/kafka $(if $(FULL),-full) $(if $(JSON),-format json)
 
-bench-sql: ## Postgres: inbox, growth and outbox beside hand-written loops (15 min, most of it 20 million claims); PART=inbox, growth or relay alone; JSON=1
-	@eval "$$(integration/servers env postgres kafka)" && for part in $(or $(PART),inbox growth relay); do \
-		$(GO) run ./integration/bench/sql $$part $(if $(JSON),-json) || exit 1; done
+bench-sql: ## Postgres and SQLite: inbox, growth and outbox beside hand-written loops (15 min, most of it 20 million claims; table and JSON lines); PART=inbox, growth, relay or sqlite; JSON=1
+	@eval "$$(integration/servers env postgres kafka)" && for part in $(or $(PART),inbox growth relay sqlite); do \
+		$(GO) run ./integration/bench/sql $$part $(if $(JSON),-format json) || exit 1; done
 
 bench-brokers: ## every adapter beside the stock one and the raw client (3 min, table and JSON lines); ONLY=kafka/headrace, JSON=1
 	@eval "$$(integration/servers env)" && $(GO) run ./integration/bench/brokers $(if $(ONLY),-only $(ONLY)) $(if $(JSON),-format json)

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -48,7 +47,7 @@ func inboxMain() {
 	levels := flag.String("in-flight", "1,8,32,64", "messages in flight; the groups at their own size come with 32")
 	postmaster := flag.Int("postmaster", 0, "process id of the server, where it is on this machine: its processor time is told as well")
 	profile := flag.String("cpuprofile", "", "write a CPU profile of all measurements to this file")
-	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
+	format := formatFlag()
 	flag.Parse()
 	ctx := context.Background()
 	b, err := newInboxBench(ctx, postgresURL(), *n, *limit)
@@ -73,7 +72,7 @@ func inboxMain() {
 		err = cerr
 	}
 	if err == nil {
-		err = writeInbox(os.Stdout, results, *asJSON)
+		err = emit(os.Stdout, *format, results, writeInbox)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -246,37 +245,33 @@ type speed struct {
 	each      cost // for a message
 }
 
-// rate tells how done grows, for limit or until n, once the first hundredth is through.
+// rate tells how done grows.
 func (b *inboxBench) rate(ctx context.Context, done func() int64) (speed, error) {
+	return rate(b.n, b.limit, done, func() (cost, error) { return costNow(ctx, b.admin, b.postmaster) })
+}
+
+// rate tells how done grows and what that costs, for limit or until n, once the first hundredth is through.
+func rate(n int, limit time.Duration, done func() int64, now func() (cost, error)) (speed, error) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	begin := time.Now()
-	for done() < int64(b.n/100) && time.Since(begin) < b.limit {
+	for done() < int64(n/100) && time.Since(begin) < limit {
 		<-tick.C
 	}
-	before, err := costNow(ctx, b.admin, b.postmaster)
+	before, err := now()
 	if err != nil {
 		return speed{}, err
 	}
 	start, first := time.Now(), done()
-	for time.Since(start) < b.limit && done() < int64(b.n) {
+	for time.Since(start) < limit && done() < int64(n) {
 		<-tick.C
 	}
 	took, messages := time.Since(start), done()-first
-	after, err := costNow(ctx, b.admin, b.postmaster)
+	after, err := now()
 	return speed{float64(messages) / took.Seconds(), after.sub(before).of(messages)}, err
 }
 
-func writeInbox(w io.Writer, results []inboxResult, asJSON bool) error {
-	if asJSON {
-		enc := json.NewEncoder(w)
-		for _, r := range results {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+func writeInbox(w io.Writer, results []inboxResult) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "subject\tin flight\tmessages/s\tcpu us\tserver us\tWAL bytes\tx by hand\tx HandleTx\t")
 	for _, r := range results {

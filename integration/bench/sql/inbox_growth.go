@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -39,11 +38,11 @@ func growthMain() {
 	ids := flag.String("ids", "time", "time: UUIDv7, as event.New makes; random: UUIDv4")
 	limit := flag.Duration("limit", 3*time.Second, "how long one measurement takes")
 	rounds := flag.Int("rounds", 5, "rounds of each subject; the median counts")
-	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
+	format := formatFlag()
 	flag.Parse()
 	results, err := benchGrowth(context.Background(), postgresURL(), *sizes, *ids, *limit, *rounds)
 	if err == nil {
-		err = writeGrowth(os.Stdout, results, *asJSON)
+		err = emit(os.Stdout, *format, results, writeGrowth)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -241,16 +240,7 @@ func pruning(run func(*grown, context.Context, time.Duration) (float64, error)) 
 	}
 }
 
-func writeGrowth(w io.Writer, results []growthResult, asJSON bool) error {
-	if asJSON {
-		enc := json.NewEncoder(w)
-		for _, r := range results {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+func writeGrowth(w io.Writer, results []growthResult) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "subject\tids\tclaims before\tclaims/s\tx fewest\t")
 	for _, r := range results {

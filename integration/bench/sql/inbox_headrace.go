@@ -87,7 +87,7 @@ func handleBatch(group, parallel int) func(context.Context, *inboxBench, int) (s
 	}
 }
 
-// consume runs a consumer.
+// consume runs a consumer with its store.
 func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register func(*runtime.Consumer, *pgxstore.Store, *atomic.Int64)) (speed, error) {
 	pool, err := b.pool(ctx, conns)
 	if err != nil {
@@ -98,8 +98,13 @@ func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register 
 	if err != nil {
 		return speed{}, err
 	}
+	return consumed(ctx, b.n, inFlight, func(c *runtime.Consumer, splits *atomic.Int64) { register(c, store, splits) }, b.rate)
+}
+
+// consumed runs a consumer of n messages while measure watches its effects.
+func consumed(ctx context.Context, n, inFlight int, register func(*runtime.Consumer, *atomic.Int64), measure func(context.Context, func() int64) (speed, error)) (speed, error) {
 	rt, err := runtime.New(runtime.Config{
-		Service: "bench", Broker: &source{n: b.n}, Logger: slog.New(slog.DiscardHandler),
+		Service: "bench", Broker: &source{n: n}, Logger: slog.New(slog.DiscardHandler),
 		TracerProvider: tracenoop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider(),
 		InboxRetention: runtime.Off,
 		Policy:         runtime.Policy{Concurrency: inFlight, Window: 2 * inFlight},
@@ -109,7 +114,7 @@ func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register 
 	}
 	c := rt.Consumer("bench.orders", "orders")
 	var splits atomic.Int64
-	register(c, store, &splits)
+	register(c, &splits)
 	goruntime.GC() // what the last one left
 	runCtx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -120,7 +125,7 @@ func (b *inboxBench) consume(ctx context.Context, conns, inFlight int, register 
 	case err := <-ended:
 		return speed{}, err
 	}
-	r, err := b.rate(ctx, func() int64 { return c.Stats().Effects })
+	r, err := measure(ctx, func() int64 { return c.Stats().Effects })
 	stop()
 	if err := cmp.Or(<-ended, err); err != nil {
 		return speed{}, err

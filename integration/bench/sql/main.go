@@ -7,23 +7,28 @@
 //	go run ./integration/bench/sql inbox  [flags]  # HandleTx, Grouped and HandleBatch beside a hand-written loop
 //	go run ./integration/bench/sql growth [flags]  # the claim beside 1 million and 20 million older ones, and under pruning
 //	go run ./integration/bench/sql relay  [flags]  # the outbox: relay, cost of the insert, latency
+//	go run ./integration/bench/sql sqlite [flags]  # the inbox on SQLite, which needs no server
 //
-// Each takes -json for JSON lines instead of a table, and -h for the rest.
+// Each prints a table and JSON lines; -format chooses one of them, and -h tells the rest.
 package main
 
 import (
+	"flag"
 	"fmt"
+	"io"
 	"log"
 	"os"
+
+	"github.com/headrace-go/headrace/integration/bench/internal/pace"
 )
 
 // parts are the benchmarks; each reads its flags from os.Args.
-var parts = map[string]func(){"inbox": inboxMain, "growth": growthMain, "relay": relayMain}
+var parts = map[string]func(){"inbox": inboxMain, "growth": growthMain, "relay": relayMain, "sqlite": sqliteMain}
 
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) < 2 || parts[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "want one of: inbox, growth, relay; see go doc ./integration/bench/sql")
+		fmt.Fprintln(os.Stderr, "want one of: inbox, growth, relay, sqlite; see go doc ./integration/bench/sql")
 		os.Exit(2)
 	}
 	run := parts[os.Args[1]]
@@ -38,4 +43,23 @@ func postgresURL() string {
 		log.Fatal("HEADRACE_POSTGRES_URL is not set: run integration/servers start postgres")
 	}
 	return url
+}
+
+// formatFlag is the flag for emit.
+func formatFlag() *string { return flag.String("format", "both", "table, json (lines), or both") }
+
+// emit prints results in a format of formatFlag.
+func emit[R any](w io.Writer, format string, results []R, table func(io.Writer, []R) error) error {
+	switch format {
+	case "table":
+		return table(w, results)
+	case "json":
+		return pace.Lines(w, results)
+	case "both":
+		if err := table(w, results); err != nil {
+			return err
+		}
+		return pace.Lines(w, results)
+	}
+	return fmt.Errorf("-format is %q: want both, table or json", format)
 }

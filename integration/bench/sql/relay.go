@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -63,16 +62,7 @@ func benchRelay(ctx context.Context, url string, o relayOptions) ([]relayResult,
 	return all, nil
 }
 
-func writeRelay(w io.Writer, results []relayResult, asJSON bool) error {
-	if asJSON {
-		enc := json.NewEncoder(w)
-		for _, r := range results {
-			if err := enc.Encode(r); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+func writeRelay(w io.Writer, results []relayResult) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "bench\tsink\tsubject\tper second\tratio\tcpu us\tserver us\tWAL bytes\tp50 ms\tp99 ms\t")
 	for _, r := range results {

@@ -19,7 +19,7 @@ func relayMain() {
 	part := flag.String("part", "", "only relay, insert or latency")
 	flag.StringVar(&o.Sink, "sink", "", "only this sink of relay")
 	flag.IntVar(&o.Postmaster, "postmaster", 0, "process id of the server, where it is on this machine: insert tells its processor time as well")
-	asJSON := flag.Bool("json", false, "JSON lines instead of a table")
+	format := formatFlag()
 	flag.Parse()
 	if seeds := os.Getenv("HEADRACE_KAFKA_SEEDS"); seeds != "" {
 		o.Kafka = strings.Split(seeds, ",")
@@ -31,7 +31,7 @@ func relayMain() {
 		log.Fatalf("-part %q, -rows %d, -rounds %d, -limit %v: want a part and more than 0", *part, o.Rows, o.Rounds, o.Limit)
 	}
 	results, err := run(context.Background(), postgresURL(), o)
-	if err := errors.Join(err, writeRelay(os.Stdout, results, *asJSON)); err != nil {
+	if err := errors.Join(err, emit(os.Stdout, *format, results, writeRelay)); err != nil {
 		log.Fatal(err)
 	}
 }

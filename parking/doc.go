@@ -27,7 +27,9 @@
 // violation in each variant without the lock.
 //
 // A released message that fails again stays the first, and its key is parked again. Claims keep redeliveries and
-// redrives of parked messages from having an effect; see [Redrive] for what a redrive has to do instead.
+// redrives of parked messages from having an effect; see [Redrive] for what a redrive has to do instead. The
+// transaction of the drain makes the message's claim anew, so that the inbox remembers it from its effect on, however long it
+// was parked.
 //
 // # Use
 //

@@ -120,7 +120,8 @@ func (s *Store[Tx]) append(ctx context.Context, tx any, f *flight.Flight, c inbo
 }
 
 // drain handles a released message. Its own claim was made when it was parked, so this transaction has one that
-// nobody else knows; what makes its effect happen once is that it leaves its place.
+// nobody else knows; what makes its effect happen once is that it leaves its place. Take makes its own claim anew: the
+// inbox is to remember it from its effect on.
 func (s *Store[Tx]) drain(ctx context.Context, f *flight.Flight, t *ticket, fn func(context.Context, Tx) error) (bool, error) {
 	if f != nil {
 		f.ID = t.ID // for the ids of the events that the handler makes

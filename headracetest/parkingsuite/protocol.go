@@ -120,6 +120,40 @@ func (b *bench[Tx]) copies() {
 	b.wantParked("c", "c1", "c2")
 }
 
+// A message waited for longer than the inbox remembers. It was drained, or skipped, and the redrive of its dead letter, which
+// was still new, had an effect.
+func (b *bench[Tx]) claims() {
+	l := b.line(nil)
+	forget := func(before time.Time) {
+		b.Helper()
+		if n, err := b.Store.Prune(b.ctx, before, 1000); err != nil || n == 0 {
+			b.Fatalf("Prune: %d, %v; want some", n, err)
+		}
+	}
+	b.breaks("a1", "b1")
+	l.want(flight.DeadLettered, "a", "a1")
+	l.want(flight.Parked, "a", "a2")
+	l.want(flight.DeadLettered, "b", "b1")
+	forget(time.Now().Add(time.Hour))
+	b.fix()
+	b.release("a")
+	l.drain()
+	l.want(flight.Duplicate, "a", "a1", "a2")
+	b.wantHistory("a1", "a2")
+	if ok, err := b.ledger.Skip(b.ctx, b.consumer, "b", 1, operator); err != nil || !ok {
+		b.Fatalf("Skip: %t, %v; want true", ok, err)
+	}
+	l.want(flight.Duplicate, "b", "b1")
+
+	// The claim was still there when the message was drained, and went soon after.
+	l.delayed("c", "c1", short)
+	parked := b.keys(b.consumer)[0].DelayedUntil.Add(-short)
+	l.drain()
+	forget(parked.Add(short / 2))
+	l.want(flight.Duplicate, "c", "c1")
+	b.wantHistory("a1", "a2", "c1")
+}
+
 // The process died after the dead letter was stored and before the message was parked.
 func (b *bench[Tx]) crashBeforePark() {
 	l := b.line(nil)

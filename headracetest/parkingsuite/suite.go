@@ -52,6 +52,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"I3CopiesOfParkedMessagesHaveNoEffect", (*bench[Tx]).copies},
 		{"D2CrashBetweenDeadLetterAndPark", (*bench[Tx]).crashBeforePark},
 		{"I4CrashInTheDrain", (*bench[Tx]).crashInDrain},
+		{"I10ClaimOutlastsTheParking", (*bench[Tx]).claims},
 		{"I1FailedAttemptInTheDrainLeavesItFirst", (*bench[Tx]).drainRollsBack},
 		{"FailureInTheDrainParksAgain", (*bench[Tx]).failsAgain},
 		{"ZombieDrainerHasNoEffect", (*bench[Tx]).zombieDrainer},

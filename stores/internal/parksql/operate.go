@@ -115,12 +115,21 @@ func (l *Ledger) Withhold(ctx context.Context, consumer, key string, why parking
 func (l *Ledger) Skip(ctx context.Context, consumer, key string, seq int64, why parking.Reason) (bool, error) {
 	there := false
 	err := l.operate(ctx, why, func(db DB) error {
+		there = false
+		var id string
+		found, err := l.one(ctx, db, "SELECT id FROM "+l.msgs+ofKey+" AND seq = ?", []any{consumer, key, seq}, []any{&id})
+		if err != nil || !found {
+			return err
+		}
+		if err := l.renew(ctx, db, consumer, id); err != nil {
+			return err
+		}
 		_, messages, found, err := l.lockKey(ctx, db, consumer, key)
 		if err != nil || !found {
 			return err
 		}
 		list, err := l.messages(ctx, db, consumer, key, seq-1, 1)
-		if err != nil || len(list) == 0 || list[0].Seq != seq {
+		if err != nil || len(list) == 0 || list[0].Seq != seq || list[0].ID != id {
 			return err
 		}
 		if there, err = l.remove(ctx, db, list[0]); err != nil || !there {

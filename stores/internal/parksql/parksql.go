@@ -2,7 +2,8 @@
 // lends it a [DB].
 //
 // Whoever changes what a key holds locks the key's row first, by an UPDATE or by FOR UPDATE, and decides by
-// what it reads under that lock: how many messages there are is in the row. SQLite has one writer at a time.
+// what it reads under that lock: how many messages there are is in the row. SQLite has one writer at a time. Claims come
+// before that lock, as those of the inbox do: a redelivery has claimed its message when it waits for the row.
 package parksql
 
 import (
@@ -40,6 +41,7 @@ type Ledger struct {
 	Access
 	dialect            schema.Dialect
 	keys, msgs, audit  string // the tables
+	renewal            string // makes a claim in the inbox, or makes it anew: consumer, id
 	now                string // the database's clock in microseconds
 	forUpdate, skipped string // SQLite has neither
 	look               string // what is asked for each message: consumer, key
@@ -64,11 +66,19 @@ func New(n schema.Names, a Access) *Ledger {
 	if n.Dialect != schema.SQLite {
 		l.forUpdate, l.skipped = " FOR UPDATE", " FOR UPDATE SKIP LOCKED"
 	}
+	l.renewal = l.text("INSERT INTO " + n.Table("inbox") + " (consumer, id, claimed_at) VALUES (?, ?, " + sqltext.Now(n.Dialect) + ")" + l.renewed())
 	l.look = l.text("UPDATE " + l.keys + addOne + ofKey + " RETURNING next_seq - 1, messages")
 	if n.Dialect == schema.MySQL {
 		l.look = "SELECT 1 FROM " + l.keys + ofKey
 	}
 	return l
+}
+
+func (l *Ledger) renewed() string {
+	if l.dialect == schema.MySQL {
+		return " ON DUPLICATE KEY UPDATE claimed_at = " + sqltext.Now(l.dialect)
+	}
+	return " ON CONFLICT (consumer, id) DO UPDATE SET claimed_at = excluded.claimed_at"
 }
 
 func (l *Ledger) text(query string) string { return sqltext.Placeholders(l.dialect, query) }

@@ -134,6 +134,9 @@ func (l *Ledger) Take(ctx context.Context, tx any, m parking.Message) (bool, err
 }
 
 func (l *Ledger) take(ctx context.Context, db DB, m parking.Message) (bool, error) {
+	if err := l.renew(ctx, db, m.Consumer, m.ID); err != nil {
+		return false, err
+	}
 	state, messages, found, err := l.lockKey(ctx, db, m.Consumer, m.Key)
 	if err != nil || !found || state != parking.Released {
 		return false, err
@@ -142,6 +145,12 @@ func (l *Ledger) take(ctx context.Context, db DB, m parking.Message) (bool, erro
 		return false, err
 	}
 	return true, l.shrink(ctx, db, m.Consumer, m.Key, messages)
+}
+
+// renew makes the claim of a message anew. The one that was made when it was parked may be pruned by now, or will be soon.
+func (l *Ledger) renew(ctx context.Context, db DB, consumer, id string) error {
+	_, err := db.Exec(ctx, l.renewal, consumer, id)
+	return err
 }
 
 // lockKey locks a key's row and tells what is in it.

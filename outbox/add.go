@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/event"
+	"github.com/headrace-go/headrace/internal/flight"
 	"github.com/headrace-go/headrace/telemetry"
 )
 
@@ -41,8 +42,11 @@ var ErrInvalid = errors.New("invalid outbox message")
 // and the trace context of ctx, so that the trace of a handler goes on in the next one.
 //
 // An error that wraps [ErrInvalid] names the message and the field. After any other error the
-// transaction must be rolled back. To wake a relay in the same process call [Relay.Wake] after the
-// commit.
+// transaction must be rolled back.
+//
+// With ctx of a handler, the relays of its runtime are woken when the message is done. Elsewhere call
+// runtime.Runtime.Wake, or [Relay.Wake] of a relay of your own, after the commit. Rows that nobody tells of are found by the
+// poll, RelayConfig.PollMax later at most.
 func Add[Tx any](ctx context.Context, w Writer[Tx], tx Tx, topic string, msgs ...*message.Message) error {
 	return add(ctx, w, tx, time.Time{}, topic, msgs)
 }
@@ -77,6 +81,9 @@ func add[Tx any](ctx context.Context, w Writer[Tx], tx Tx, at time.Time, topic s
 	}
 	if err := w.InsertOutbox(ctx, tx, rows); err != nil {
 		return fmt.Errorf("outbox: add %d messages for topic %q: %w", len(rows), topic, err)
+	}
+	if at.IsZero() {
+		flight.Added(ctx)
 	}
 	return nil
 }

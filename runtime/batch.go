@@ -8,6 +8,7 @@ import (
 
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/internal/flight"
 )
 
 // BatchEvent is one event of a batch.
@@ -62,6 +63,7 @@ func HandleBatch[Tx, T any](c *Consumer, eventType string, store inbox.Store[Tx]
 		return
 	}
 	batcher, err := inbox.NewBatcher(store, cfg, func(ctx context.Context, tx Tx, events []BatchEvent[T]) error {
+		ctx = flight.WithAdds(ctx, flight.From(events[0].message))
 		return c.limited(ctx, func(ctx context.Context) error { return inTime(ctx, fn(ctx, tx, events)) })
 	})
 	if err != nil {

@@ -61,6 +61,63 @@ func newRuntime() (rt *runtime.Runtime, publish func(topic, id, eventType string
 	}
 }
 
+// An order that came by HTTP and its event commit together. Wake tells the relay, which need not wait for its next poll.
+func ExampleRuntime_Wake() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx, stop := context.WithCancel(context.Background())
+	store, err := sqlite.Open(filepath.Join(dir, "shop.db"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	if err := store.Migrate(ctx); err != nil {
+		log.Fatal(err)
+	}
+	rt, _ := newRuntime()
+	rt.Relay(store.Outbox(), outbox.RelayConfig{})
+	runtime.Handle(rt.Consumer("billing.orders", "orders"), "order.placed", func(_ context.Context, e orderPlaced) error {
+		fmt.Println("placed", e.OrderID)
+		stop()
+		return nil
+	})
+
+	place := func(w http.ResponseWriter, req *http.Request) {
+		tx, err := store.DB().BeginTx(req.Context(), nil)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		defer tx.Rollback()
+		// The order's row would be written here, with the same tx.
+		placed, err := event.New(event.ContextWithSource(req.Context(), "/shop"), "order.placed", orderPlaced{OrderID: "1001"})
+		if err == nil {
+			err = outbox.Add(req.Context(), store, tx, "orders", placed)
+		}
+		if err == nil {
+			err = tx.Commit()
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		rt.Wake()
+		w.WriteHeader(http.StatusCreated)
+	}
+	ended := make(chan error)
+	go func() { ended <- rt.Run(ctx) }()
+	<-rt.Running()
+	w := httptest.NewRecorder()
+	place(w, httptest.NewRequest("POST", "/orders", nil))
+	fmt.Println("run:", <-ended)
+	// Output:
+	// placed 1001
+	// run: <nil>
+}
+
 // A plain handler is at-least-once and gets the message's id for its own idempotency key.
 func ExampleHandle() {
 	rt, publish := newRuntime()

@@ -109,7 +109,8 @@ type relay struct {
 }
 
 // Relay makes the runtime publish what handlers and other code add to an outbox (store.Outbox()) with the
-// runtime's broker, until it has drained. A commit of HandleTx wakes it. It must be called before Run.
+// runtime's broker, until it has drained. What a handler added wakes it when the message is done; other code calls
+// [Runtime.Wake]. It must be called before Run.
 func (r *Runtime) Relay(src outbox.Source, cfg outbox.RelayConfig) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,8 +124,13 @@ func (r *Runtime) Relay(src outbox.Source, cfg outbox.RelayConfig) {
 	}
 }
 
-// wakeRelays hints that rows were committed.
-func (r *Runtime) wakeRelays() {
+// Wake tells the relays of this runtime that rows were committed to their outboxes, so that they look at once instead
+// of at their next poll (RelayConfig.PollMax at the latest). Call it after the commit of a transaction in which
+// outbox.Add was called outside of a handler: in an HTTP handler, say. It never blocks, may be called at any time, and
+// many calls cost no more than one look. Safe for concurrent use.
+func (r *Runtime) Wake() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, l := range r.relays {
 		if rel := l.relay.Load(); rel != nil {
 			rel.Wake()

@@ -29,9 +29,6 @@ func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
 		switch {
 		case verdict <= classify.VerdictDrop && receipt != flight.NoReceipt:
 			f.Ack()
-			if receipt == flight.Committed && f.Outputs() > 0 {
-				c.runtime.wakeRelays()
-			}
 		case ctx.Err() != nil, verdict == classify.VerdictStop && f.IsDraining():
 			// Shutdown, a revoked partition or the end of a hold: not a failure, and never a nack,
 			// which some adapters answer with a resend loop (fault S5).
@@ -48,6 +45,9 @@ func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
 			f.Nack()
 		}
 		c.counts.settled(f)
+		if f.HasAdded() {
+			c.runtime.Wake()
+		}
 		return nil, err
 	}
 }

@@ -55,6 +55,7 @@ type Flight struct {
 	settled atomic.Uint32
 	receipt atomic.Uint32
 	outputs atomic.Uint32
+	added   atomic.Bool
 
 	// Delays says who acts on a delay that is too long for the lane, beside the broker.
 	Delays Delays

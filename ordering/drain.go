@@ -29,7 +29,7 @@ type DrainError struct {
 	// HeldKeys names the first 16 of those, the oldest first.
 	HeldKeys []HeldKey
 
-	// Unclosed are the topics whose subscriber did not close its channel after it was cancelled.
+	// Unclosed are the topics whose subscriber did not close its channel after it was cancelled; the decorated channels are closed.
 	Unclosed []string
 
 	// Cause is why the limit passed: the cause of the end of Drain's context. nil if it did not.
@@ -242,7 +242,7 @@ func (in *Intake) nameHeld(report *DrainError, subs []*subscription) {
 }
 
 // awaitEnd waits for the inner channels of those that hold nothing, and makes the report an error if
-// it tells of anything.
+// it tells of anything. A router that reads one that does not end is let go: nothing more is handed to it.
 func (in *Intake) awaitEnd(report *DrainError, subs []*subscription) error {
 	grace := time.NewTimer(in.cfg.CancelGrace)
 	defer grace.Stop()
@@ -262,6 +262,9 @@ func (in *Intake) awaitEnd(report *DrainError, subs []*subscription) error {
 		case <-s.readDone:
 		default:
 			report.Unclosed = append(report.Unclosed, s.topic)
+			in.mu.Lock()
+			s.closeOut()
+			in.mu.Unlock()
 		}
 	}
 	if report.Cancelled == 0 && report.Held == 0 && len(report.Unclosed) == 0 {

@@ -312,11 +312,17 @@ func TestDrainNamesASubscriberThatDoesNotClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := sub.Subscribe(t.Context(), "orders"); err != nil {
+		out, err := sub.Subscribe(t.Context(), "orders")
+		if err != nil {
 			t.Fatal(err)
 		}
 		if err := intake.Drain(t.Context()); err == nil || !strings.Contains(err.Error(), `did not close its channel of ["orders"]`) {
 			t.Errorf("Drain() = %v, want it to name the topic", err)
+		}
+		select {
+		case <-out:
+		default:
+			t.Error("the router's channel is open: its loop would not end")
 		}
 		if err := sub.Close(); err != nil {
 			t.Errorf("Close() = %v", err)

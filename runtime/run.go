@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/inbox"
+	"github.com/headrace-go/headrace/ordering"
 	"github.com/headrace-go/headrace/outbox"
 )
 
@@ -274,13 +275,20 @@ func (u *run) drainIntakes(ctx context.Context) []error {
 	var draining sync.WaitGroup
 	for i, l := range u.lines {
 		draining.Go(func() {
-			if err := l.intake.Drain(ctx); err != nil {
+			if err := l.intake.Drain(ctx); err != nil && !onlyUnclosed(err) {
 				errs[i] = fmt.Errorf("consumer %s: drain: %w", l.consumer.config.Name, err)
 			}
 		})
 	}
 	draining.Wait()
 	return errs
+}
+
+// onlyUnclosed tells that nothing went wrong in a drain but that channels are not closed yet. Some stock subscribers close them in
+// Close alone; if that does not help, closeSources says so.
+func onlyUnclosed(err error) bool {
+	d, ok := errors.AsType[*ordering.DrainError](err)
+	return ok && d.Cancelled == 0 && d.Held == 0
 }
 
 // routerCloseTimeout is how long the router waits for handlers once everything was drained: only one that

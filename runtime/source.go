@@ -99,7 +99,7 @@ func (u *run) register(ctx context.Context) error {
 func (l *line) closeSources() (errs []error) {
 	for _, s := range l.sources {
 		err := s.subscriber.Close()
-		if held := new(ordering.DrainError); errors.As(err, &held) {
+		if held := new(ordering.DrainError); errors.As(err, &held) && !onlyUnclosed(err) {
 			continue // the drain has reported it
 		}
 		if err != nil {

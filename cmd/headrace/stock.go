@@ -27,6 +27,7 @@ var stock = []stockAdapter{
 	}},
 	{"watermill-amqp", "3", "brokers/amqp", []string{
 		"It delivers one un-acked message per subscription, whatever the prefetch.",
+		"While that one is un-acked it does not see that its subscription was ended: a stop can take 5 s longer, until the runtime closes the subscriber.",
 		"A negative ack requeues at once, without a pause and without a count. A header that is not text, such as RabbitMQ's own x-death, requeues the message in a hot loop.",
 		"A lost connection can deliver an empty message that nobody published.",
 		"Publisher confirms are off by default, and a topic without a consumer drops what is published: both lose messages.",

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -19,7 +18,8 @@ import (
 
 // stockAMQP is Watermill's own adapter for RabbitMQ behind the runtime, with the settings that lose no message. What it
 // cannot do: it delivers one un-acked message of a consumer at a time, whatever the prefetch count; it waits for the confirm of each
-// message before it sends the next; it counts no deliveries, delays none, and requeues at once what is nacked; what was published before
+// message before it sends the next; while a message is un-acked it does not see that its subscription was ended, so that a stop
+// can take 5 s longer, until the runtime closes it; it counts no deliveries, delays none, and requeues at once what is nacked; what was published before
 // a topic's first consumer stays in the queue "topic.unrouted", for an operator; and it wants the server to be there when it starts.
 // brokers/amqp is the one to use. closeBroker closes what the runtime does not own.
 func stockAMQP(url string) (broker brokers.Broker, closeBroker func(*error), err error) {
@@ -45,8 +45,7 @@ func stockAMQP(url string) (broker brokers.Broker, closeBroker func(*error), err
 	broker, err = runtime.Watermill(runtime.WatermillConfig{
 		Publisher: pub,
 		Subscriber: func(s brokers.Subscription) (message.Subscriber, error) {
-			sub, err := amqp.NewSubscriber(config(s.Consumer), watermill.NopLogger{})
-			return amqpSubscriber{sub}, err
+			return amqp.NewSubscriber(config(s.Consumer), watermill.NopLogger{})
 		},
 		Capabilities: brokers.Capabilities{
 			System:     "rabbitmq",
@@ -57,20 +56,6 @@ func stockAMQP(url string) (broker brokers.Broker, closeBroker func(*error), err
 		},
 	})
 	return broker, closeBroker, err
-}
-
-// amqpSubscriber ends a subscription with its context: while a message is un-acked the adapter does not look at it, so that a drain
-// would wait for the ack of what it has not taken.
-type amqpSubscriber struct {
-	*amqp.Subscriber
-}
-
-func (s amqpSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	in, err := s.Subscriber.Subscribe(ctx, topic)
-	if err == nil {
-		context.AfterFunc(ctx, func() { _ = s.Close() }) // the runtime calls it again, and gets the error
-	}
-	return in, err
 }
 
 // amqpTopology is the default one, but for messages that no queue is bound to get, such as dead letters that nobody reads. A fanout

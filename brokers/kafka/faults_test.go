@@ -349,7 +349,7 @@ func TestCloseDoesNotWaitForARebalance(t *testing.T) {
 	config := quick(seeds)
 	config.CloseTimeout = 200 * time.Millisecond
 	config.CommitInterval = time.Hour
-	dead := &network{}
+	dead := newNetwork(t)
 	b := open(t, config)
 	config.Options = append(config.Options, kgo.Dialer(dead.dial))
 	other := open(t, config)
@@ -360,7 +360,7 @@ func TestCloseDoesNotWaitForARebalance(t *testing.T) {
 	mine := b.Stats()[0].Partition
 	fill(t, seeds, "topic", mine, 2, key)
 	r.next().Ack()
-	dead.cut(true)
+	dead.cut()
 	third := read(t, open(t, quick(seeds)), "topic", 4)
 	admin := kadm.NewClient(client(t, seeds))
 	eventually(t, "a rebalance is under way", 5*time.Second, func() bool {

@@ -116,7 +116,7 @@ type handler func(ctx context.Context, process int, key string, seq int) error
 
 func startProcess(t *testing.T, number int, config kafka.Config, group, topic string, window int, handle handler) *process {
 	t.Helper()
-	p := &process{number: number, done: make(chan struct{}), net: &network{}}
+	p := &process{number: number, done: make(chan struct{}), net: newNetwork(t)}
 	config.Options = append(slices.Clip(config.Options), kgo.Dialer(p.net.dial))
 	if config.Logger == nil {
 		config.Logger = slog.New(slog.DiscardHandler)
@@ -175,15 +175,27 @@ func (p *process) stop(t *testing.T) {
 // kill cuts the process off from the cluster for good, as a crash does, and then ends it.
 func (p *process) kill(t *testing.T) {
 	t.Helper()
-	p.net.cut(true)
+	p.net.cut()
 	p.stop(t)
 }
 
-// network is a process's connections.
+// network is a process's connections. Once it is cut the process reads and writes nothing, but the cluster sees no end of them until the
+// test's: kfake starts no session for a member whose connection has ended while it joins, and such a member would keep its
+// partitions for ever.
 type network struct {
 	mu    sync.Mutex
 	isCut bool
-	conns map[net.Conn]struct{}
+	conns map[*conn]struct{}
+}
+
+func newNetwork(t *testing.T) *network {
+	n := &network{conns: map[*conn]struct{}{}}
+	t.Cleanup(func() {
+		for c := range n.conns {
+			_ = c.Conn.Close()
+		}
+	})
+	return n
 }
 
 var errCut = errors.New("the network is cut")
@@ -198,23 +210,47 @@ func (n *network) dial(ctx context.Context, network, host string) (net.Conn, err
 	if err != nil {
 		return nil, err
 	}
-	if n.conns == nil {
-		n.conns = make(map[net.Conn]struct{})
-	}
-	n.conns[c] = struct{}{}
-	return c, nil
+	own := &conn{c, n}
+	n.conns[own] = struct{}{}
+	return own, nil
 }
 
-func (n *network) cut(cut bool) {
+func (n *network) cut() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.isCut = cut
-	if cut {
-		for c := range n.conns {
-			_ = c.Close()
-		}
-		clear(n.conns)
+	n.isCut = true
+	for c := range n.conns {
+		_ = c.Conn.SetDeadline(time.Unix(1, 0)) // what waits in it ends
 	}
+}
+
+type conn struct {
+	net.Conn
+	network *network
+}
+
+// SetReadDeadline and SetWriteDeadline, which the client calls for each request, do not bring back what is cut.
+func (c *conn) SetReadDeadline(t time.Time) error  { return c.set(c.Conn.SetReadDeadline, t) }
+func (c *conn) SetWriteDeadline(t time.Time) error { return c.set(c.Conn.SetWriteDeadline, t) }
+func (c *conn) SetDeadline(t time.Time) error      { return c.set(c.Conn.SetDeadline, t) }
+
+func (c *conn) set(deadline func(time.Time) error, t time.Time) error {
+	c.network.mu.Lock()
+	defer c.network.mu.Unlock()
+	if c.network.isCut {
+		return errCut
+	}
+	return deadline(t)
+}
+
+func (c *conn) Close() error {
+	c.network.mu.Lock()
+	defer c.network.mu.Unlock()
+	if c.network.isCut {
+		return nil
+	}
+	delete(c.network.conns, c)
+	return c.Conn.Close()
 }
 
 // publishKeys publishes each messages of each key, numbered, interleaved, and returns the topic.

@@ -142,7 +142,7 @@ func stormWithInbox[Tx any](t *testing.T, seeds []string, e effects[Tx]) {
 
 	var live []*service
 	start := func() {
-		s := &service{net: &network{}, ended: make(chan error, 1)}
+		s := &service{net: newNetwork(t), ended: make(chan error, 1)}
 		config := kafka.Config{
 			Seeds: seeds, CommitInterval: 20 * time.Millisecond, CommitTimeout: time.Second, RevokeWait: 2 * time.Second,
 			CloseTimeout: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
@@ -179,7 +179,9 @@ func stormWithInbox[Tx any](t *testing.T, seeds []string, e effects[Tx]) {
 	end := func(i int, kill bool) {
 		s := live[i]
 		live = slices.Delete(live, i, i+1)
-		s.net.cut(kill)
+		if kill {
+			s.net.cut()
+		}
 		s.cancel()
 		if err := <-s.ended; err != nil && !kill {
 			t.Errorf("Run returned %v, want nil", err)

@@ -35,8 +35,8 @@ type Intake interface {
 //     use up no retries.
 //   - When enough distinct keys have failed, for long enough, with no success in between, it opens: the intake
 //     is paused, and no attempt begins. One probe at a time tests recovery, with growing pauses: a delivery
-//     that is held, or, if none is (and for every fourth probe), one that the intake lets through. After a
-//     success 2 attempts may run at once, then 4, and so on until it closes.
+//     that is held, or, if none is (and for every fourth probe), one that the intake lets through. One that has not returned
+//     after BreakerConfig.MaxProbeDelay is not waited for. After a success 2 attempts may run at once, then 4, and so on until it closes.
 //   - When most messages fail for good it opens too, before the whole topic has become dead letters.
 //
 // A success is an effect. What ends without a run of the handler proves nothing of what the handler depends on: a duplicate, a stale
@@ -166,12 +166,12 @@ func (b *Breaker) await(ctx context.Context, f *flight.Flight) (pass, bool) {
 	w := &waiter{wake: make(chan struct{})}
 	var p pass
 	entered := false
-	b.change(func(m *machine, _ time.Time) {
+	b.change(func(m *machine, now time.Time) {
 		if m.state == BreakerClosed {
 			p, entered = pass{clock: m.clock}, true
 			return
 		}
-		if p.permit = m.take(); p.permit {
+		if p.permit = m.take(now); p.permit {
 			p.clock, entered = m.clock, true
 			b.probes++
 			return
@@ -366,7 +366,7 @@ func (b *Breaker) letIn(now time.Time) {
 			if w.woken {
 				continue
 			}
-			if !m.take() {
+			if !m.take(now) {
 				break
 			}
 			b.probes++

@@ -32,6 +32,8 @@ type machine struct {
 	probeAt time.Time     // in BreakerOpen
 	limit   int           // of permits at once, in BreakerProbing and BreakerRamping
 	inUse   int           // permits, of any episode
+	overdue int           // permits whose attempts have not returned for so long that others do not wait for them
+	takenAt time.Time     // when the last permit was given
 	passed  int           // successes with the present limit
 	stepAt  time.Time     // when the limit is raised if nothing is in use: there is no traffic
 	misses  int           // probes that failed in a row
@@ -56,11 +58,12 @@ func newMachine(c BreakerConfig, random func() float64) machine {
 }
 
 // take gives a permit, if one is free.
-func (m *machine) take() bool {
+func (m *machine) take(now time.Time) bool {
 	if m.free() == 0 {
 		return false
 	}
 	m.inUse++
+	m.takenAt = now
 	return true
 }
 
@@ -74,8 +77,12 @@ func (m *machine) free() int {
 
 // giveBack takes back the permit of an attempt that proved nothing.
 func (m *machine) giveBack(permit bool) {
-	if permit {
+	switch {
+	case !permit:
+	case m.inUse > 0: // it may have been an overdue one: then one attempt more may run, for each of those
 		m.inUse--
+	default:
+		m.overdue--
 	}
 }
 
@@ -137,11 +144,23 @@ func (m *machine) tick(outcome uint64, now time.Time) {
 			m.state, m.limit, m.passed = BreakerProbing, 1, 0
 			clear(m.failing)
 		}
+	case BreakerProbing:
+		m.giveUpOn(now)
 	case BreakerRamping:
-		if m.inUse == 0 && len(m.failing) == 0 && !now.Before(m.stepAt) {
+		if m.inUse == 0 && len(m.failing) < m.config.Keys && !now.Before(m.stepAt) {
 			m.step(outcome, now)
 		}
-	case BreakerClosed, BreakerProbing:
+		m.giveUpOn(now)
+	case BreakerClosed:
+	}
+}
+
+// giveUpOn lets others go on without the attempts that have all permits, if none was given for long. It is no miss: a slow success of
+// theirs counts as long as it probes.
+func (m *machine) giveUpOn(now time.Time) {
+	if m.free() == 0 && now.Sub(m.takenAt) >= m.config.MaxProbeDelay {
+		m.overdue += m.inUse
+		m.inUse = 0
 	}
 }
 

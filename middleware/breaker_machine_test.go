@@ -19,14 +19,14 @@ func TestI11OneProbeAtATimeThenTwiceAsMany(t *testing.T) {
 	fails()
 	now = now.Add(config.After)
 	fails()
-	if m.state != BreakerOpen || m.take() {
+	if m.state != BreakerOpen || m.take(now) {
 		t.Fatalf("state %v after %d keys failed for %v, or a permit while it is open", m.state, config.Keys, config.After)
 	}
 	probe := func() {
 		t.Helper()
 		now = m.probeAt
 		m.tick(0, now)
-		if m.state != BreakerProbing || !m.take() || m.take() {
+		if m.state != BreakerProbing || !m.take(now) || m.take(now) {
 			t.Fatalf("state %v with %d permits in use, want one probe", m.state, m.inUse)
 		}
 	}
@@ -39,7 +39,7 @@ func TestI11OneProbeAtATimeThenTwiceAsMany(t *testing.T) {
 	m.succeeded("0", m.clock, true, 1, now)
 	for want := 2; want <= 8; want *= 2 {
 		taken := 0
-		for m.take() {
+		for m.take(now) {
 			taken++
 		}
 		if m.state != BreakerRamping || taken != want {

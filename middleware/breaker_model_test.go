@@ -41,7 +41,7 @@ func (m *machineModel) begin() {
 	a := modelAttempt{key: m.key(), begun: m.m.clock}
 	if m.m.state != BreakerClosed {
 		free := m.m.free()
-		if a.permit = m.m.take(); a.permit != (free > 0) {
+		if a.permit = m.m.take(m.now); a.permit != (free > 0) {
 			m.t.Fatalf("take() = %v with %d free", a.permit, free)
 		}
 		if !a.permit {
@@ -104,8 +104,8 @@ func (m *machineModel) succeed() {
 
 func (m *machineModel) check(before BreakerState) {
 	t, s := m.t, &m.m
-	if s.inUse != m.permits {
-		t.Fatalf("%d permits in use, want %d", s.inUse, m.permits)
+	if s.inUse < 0 || s.overdue < 0 || s.inUse+s.overdue != m.permits {
+		t.Fatalf("%d permits in use and %d overdue, want %d", s.inUse, s.overdue, m.permits)
 	}
 	switch s.state {
 	case BreakerOpen:

@@ -533,3 +533,131 @@ func TestPermitOfADeliveryThatLostItsPlaceGoesToTheNext(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// A probe never returned: it kept the only permit, and nothing else was tried, for as long as the process lived.
+func TestI11ProbeThatNeverReturnsStallsNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := middleware.NewBreaker(middleware.BreakerConfig{Keys: 3}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		var down, hang atomic.Bool
+		stuck := make(chan struct{})
+		s := &service{t: t, breaker: b}
+		s.handle = mustRetry(t, middleware.RetryConfig{Breaker: b})(func(*message.Message) ([]*message.Message, error) {
+			time.Sleep(time.Millisecond)
+			if hang.Swap(false) {
+				<-stuck
+			}
+			if down.Load() {
+				return nil, errDown
+			}
+			return nil, nil
+		})
+		down.Store(true)
+		var done atomic.Int32
+		for _, id := range keys(5) {
+			wait := s.handleAll(t.Context(), id)
+			go func() {
+				if err := wait()[0]; err != nil {
+					t.Errorf("message %s: %v, want success in the end", id, err)
+				}
+				done.Add(1)
+			}()
+		}
+		time.Sleep(5 * time.Second)
+		down.Store(false)
+		hang.Store(true)
+		time.Sleep(5 * time.Minute)
+		if got := done.Load(); got != 4 || hang.Load() {
+			t.Errorf("%d messages are handled after 5 minutes, want 4: all but the one that hangs", got)
+		}
+		if st := b.Stats(); st.State != middleware.BreakerClosed {
+			t.Errorf("the breaker is %+v, want it closed", st)
+		}
+		close(stuck)
+		synctest.Wait()
+		time.Sleep(time.Second)
+		if got := done.Load(); got != 5 {
+			t.Errorf("%d messages are handled, want all 5", got)
+		}
+	})
+}
+
+// One message failed whatever happened, and nothing else came: the breaker ramped for ever.
+func TestI11OneKeyThatFailsDoesNotKeepItRamping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := middleware.NewBreaker(middleware.BreakerConfig{Keys: 3}, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		var down atomic.Bool
+		down.Store(true)
+		s := &service{t: t, breaker: b}
+		s.handle = mustRetry(t, middleware.RetryConfig{Breaker: b})(func(msg *message.Message) ([]*message.Message, error) {
+			time.Sleep(time.Millisecond)
+			if down.Load() || msg.UUID == "bad" {
+				return nil, errDown
+			}
+			return nil, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		others := s.handleAll(ctx, keys(3)...)
+		time.Sleep(5 * time.Second)
+		if st := b.Stats(); st.State == middleware.BreakerClosed {
+			t.Fatalf("the breaker is %+v, want it open", st)
+		}
+		down.Store(false)
+		for b.Stats().State != middleware.BreakerRamping {
+			time.Sleep(time.Millisecond)
+		}
+		wait := s.handleAll(ctx, "bad")
+		time.Sleep(10 * time.Minute)
+		if st := b.Stats(); st.State != middleware.BreakerClosed || st.Outages != 1 {
+			t.Errorf("the breaker is %+v after 10 minutes, want it closed", st)
+		}
+		cancel()
+		others()
+		wait()
+	})
+}
+
+// A batch asked for the opening hours of a bank: five keys that "failed", and the consumer stood as if there were an outage.
+func TestDelaysThatLeaveTheLaneAreNoOutage(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		err   error
+		opens bool
+	}{
+		{"asked for", classify.RetryAfter(errDown, 9*time.Hour), false},
+		{"beside what no message can cause", errors.Join(classify.RetryAfter(errDown, 9*time.Hour), classify.Unavailable(errDown)), true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, err := middleware.NewBreaker(middleware.BreakerConfig{}, nil, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer b.Close()
+				handle := mustRetry(t, middleware.RetryConfig{MaxHold: time.Minute, MaxRetryAfter: 24 * time.Hour, Breaker: b})(
+					func(*message.Message) ([]*message.Message, error) {
+						return nil, test.err
+					})
+				for _, id := range keys(5) {
+					msg := newMessage(t.Context(), id)
+					flight.Ensure(msg).Delays = flight.DelaysOutside
+					_, err := handle(msg)
+					if _, ok := errors.AsType[*middleware.DelayedError](err); !ok {
+						t.Errorf("message %s: %v, want a delay", id, err)
+					}
+					time.Sleep(time.Second)
+				}
+				if st := b.Stats(); (st.State != middleware.BreakerClosed) != test.opens {
+					t.Errorf("the breaker is %+v, want it open: %v", st, test.opens)
+				}
+			})
+		})
+	}
+}

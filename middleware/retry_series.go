@@ -66,10 +66,13 @@ func (s *series) judge(result classify.Result, p pass) (time.Duration, error) {
 	} else {
 		s.own++
 	}
-	if clock := s.Breaker.failed(s.flight, p, result.ErrorType); !s.hasFirst {
+	leaves := s.leavesLane(result)
+	if leaves && !result.Unavailable {
+		s.Breaker.dropped(p) // to ask for another time is no failure of what the handler depends on
+	} else if clock := s.Breaker.failed(s.flight, p, result.ErrorType); !s.hasFirst {
 		s.first, s.hasFirst = clock, true
 	}
-	if s.leavesLane(result) {
+	if leaves {
 		return 0, s.delayed(result)
 	}
 	if !s.held {

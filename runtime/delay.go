@@ -119,8 +119,8 @@ func (d *delays) failed(ctx context.Context, f *flight.Flight, msg *message.Mess
 			d.runtime.config.Logger.LogAttrs(ctx, levelDebug, "message delayed", append(d.attrs(f, err), slog.Time("until", due))...)
 			flight.Give(ctx, flight.Deferred)
 			return nil
-		case errors.Is(why, parking.ErrFull):
-			return &middleware.GaveUpError{ // the policy says so
+		case d.overflows(why):
+			return &middleware.GaveUpError{
 				Verdict: classify.VerdictRetryAfter, ErrorType: asked.ErrorType, Attempts: asked.Attempts,
 				FirstFailure: asked.FirstFailure, LastFailure: asked.LastFailure, Err: fmt.Errorf("%w: %w", why, asked.Err),
 			}
@@ -148,7 +148,7 @@ func (d *delays) keep(ctx context.Context, f *flight.Flight, asked *middleware.D
 	for pause := firstDelayPause; ; pause = min(2*pause, maxDelayPause) {
 		err := d.try(ctx, f, record, max(time.Until(due), 0))
 		switch {
-		case err == nil, errors.Is(err, outbox.ErrInvalid), errors.Is(err, parking.ErrFull) && d.config.Park.Overflow == parking.DeadLetter:
+		case err == nil, errors.Is(err, outbox.ErrInvalid), d.overflows(err):
 			return err
 		}
 		d.runtime.config.Logger.LogAttrs(ctx, slog.LevelWarn, "message cannot be delayed yet: its key is held", append(d.attrs(f, err), slog.Duration("next", pause))...)
@@ -156,6 +156,11 @@ func (d *delays) keep(ctx context.Context, f *flight.Flight, asked *middleware.D
 			return err
 		}
 	}
+}
+
+// overflows tells that there is no room for the message, and that the policy wants a dead letter then.
+func (d *delays) overflows(err error) bool {
+	return errors.Is(err, parking.ErrFull) && d.config.Park.Overflow == parking.DeadLetter
 }
 
 // try makes one try. Its context outlives the message's: a transaction that was begun is to end with an answer.

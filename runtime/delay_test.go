@@ -18,8 +18,10 @@ import (
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/headracetest/outboxsuite"
+	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/outbox"
+	"github.com/headrace-go/headrace/parking"
 	"github.com/headrace-go/headrace/poison"
 	"github.com/headrace-go/headrace/runtime"
 	"github.com/headrace-go/headrace/stores/sqlstore"
@@ -533,6 +535,75 @@ func TestDrainWhileAKeyIsDelayedLosesNothing(t *testing.T) {
 	next.mustStop()
 	if got, want := db.effects(), []string{"1", "2"}; !slices.Equal(got, want) {
 		t.Errorf("effects %v, want %v", got, want)
+	}
+}
+
+// noPark is a store whose database cannot park.
+type noPark struct{ *sqlstore.Store }
+
+func (s noPark) Parking() parking.Ledger { return noParkLedger{s.Store.Parking()} }
+
+type noParkLedger struct{ parking.Ledger }
+
+func (noParkLedger) Open(context.Context, any, parking.Key) error { return errBroken }
+
+// A drain began while a delay in order could not be stored: the broker was told to deliver the message an hour later, and the
+// next process handled the later ones of its key at once.
+func TestDrainWhileADelayInOrderCannotBeStoredKeepsTheOrder(t *testing.T) {
+	store := openStore(t)
+	open := func(b *bench, own inbox.Store[*sql.Tx], fails error) *runtime.Consumer {
+		c := b.rt.ConsumerWith(runtime.ConsumerConfig{Name: "billing", Topic: "orders", Park: parkingPolicy()})
+		runtime.HandleTx(c, "order.placed", own, func(ctx context.Context, tx *sql.Tx, o order) error {
+			if fails != nil {
+				return classify.RetryAfter(fails, time.Hour)
+			}
+			return insertEffect(ctx, tx, o)
+		})
+		return c
+	}
+	b := newBench(t, func(c *runtime.Config) { c.MaxHold, c.Retry.MaxRetryAfter = time.Millisecond, 2*time.Hour })
+	c := open(b, noPark{store}, errBroken)
+	b.publish("orders", of(t, "a", "1", "2")...)
+	b.start()
+	b.eventually("1 cannot be delayed", func() bool { return strings.Contains(b.log.String(), "cannot be delayed yet") })
+	b.mustStop()
+	if s := c.Stats(); s.Released != 1 || s.Delayed != 0 || s.Nacked != 0 {
+		t.Errorf("stats %+v, want 1 released", s)
+	}
+
+	next := newBench(t, func(c *runtime.Config) { c.Broker = b.broker })
+	c = open(next, store, nil)
+	next.start()
+	next.eventually("both are handled", func() bool { return c.Stats().Effects == 2 })
+	next.mustStop()
+	if got, want := effects(t, store), []string{"1", "2"}; !slices.Equal(got, want) {
+		t.Errorf("effects %v, want %v", got, want)
+	}
+}
+
+// A drain began while a message waited for room to be delayed in order, and it became a dead letter.
+func TestI5DrainWhileADelayInOrderHasNoRoomDeadLettersNothing(t *testing.T) {
+	o, policy := onSQLite(t), parkingPolicy()
+	policy.MaxMessages, policy.MaxPerKey = 1, 1
+	b := newBench(t, func(c *runtime.Config) { c.MaxHold = time.Millisecond })
+	c := b.rt.ConsumerWith(runtime.ConsumerConfig{Name: "billing", Topic: "orders", Park: policy})
+	o.handle(c, func(id string) error {
+		if id == "a1" {
+			return classify.Permanent(errBroken)
+		}
+		return classify.RetryAfter(errBroken, time.Second)
+	})
+	b.start()
+	b.publish("orders", of(t, "a", "a1")...)
+	b.eventually("a1 is parked", func() bool { return c.Stats().DeadLettered == 1 })
+	b.publish("orders", of(t, "b", "b1")...)
+	b.eventually("b1 has no room", func() bool { return strings.Contains(b.log.String(), "cannot be delayed yet") })
+	b.mustStop()
+	if n := b.unacked("orders.DLT", "anybody"); n != 1 {
+		t.Errorf("%d dead letters, want that of a1 alone", n)
+	}
+	if s := c.Stats(); s.Released != 1 || s.DeadLettered != 1 {
+		t.Errorf("stats %+v, want 1 dead letter, and b1 released", s)
 	}
 }
 

@@ -24,14 +24,17 @@ func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
 			flight.Give(ctx, flight.Dropped)
 			c.runtime.config.Logger.LogAttrs(ctx, levelDebug, "message dropped", c.attrs(f, err)...)
 		}
-		receipt := f.Receipt()
 		delayed, isDelayed := errors.AsType[*middleware.DelayedError](err)
+		if f.Delays == flight.DelaysInOrder || f.Delays == flight.DelaysNowhere {
+			isDelayed = false // the broker would let the later ones of its key go first
+		}
 		switch {
-		case verdict <= classify.VerdictDrop && receipt != flight.NoReceipt:
+		case verdict <= classify.VerdictDrop && f.Receipt() != flight.NoReceipt:
 			f.Ack()
-		case ctx.Err() != nil, verdict == classify.VerdictStop && f.IsDraining():
+		case ctx.Err() != nil, f.IsDraining() && !isDelayed:
 			// Shutdown, a revoked partition or the end of a hold: not a failure, and never a nack,
-			// which some adapters answer with a resend loop (fault S5).
+			// which some adapters answer with a resend loop (fault S5). A stage that a drain broke off marks
+			// what it had in hand by classify.Stop, and what was decided about that before is inside of the mark.
 			f.Release()
 		case isDelayed:
 			f.Delay(delayed.After)

@@ -18,6 +18,7 @@ type Stats struct {
 	Parked       int64 // committed behind others of its key, which is parked; see ConsumerConfig.Park
 	Delayed      int64 // to be delivered again later, as its error asked
 	Released     int64 // given back without a verdict: shutdown, a lost partition, the end of a hold
+	Nacked       int64 // left without an outcome, which the log tells of as an error; they are delivered again
 	Retries      int64 // attempts beyond the first
 }
 
@@ -35,14 +36,15 @@ func (c *Consumer) Stats() Stats {
 		Parked:       n(flight.Parked),
 		Delayed:      c.counts.delayed.Load() + n(flight.Deferred),
 		Released:     c.counts.released.Load(),
+		Nacked:       c.counts.nacked.Load(),
 		Retries:      c.counts.retries.Load(),
 	}
 }
 
 // counts is the live form of Stats.
 type counts struct {
-	deliveries, delayed, released, retries atomic.Int64
-	receipts                               [flight.Deferred + 1]atomic.Int64
+	deliveries, delayed, released, nacked, retries atomic.Int64
+	receipts                                       [flight.Deferred + 1]atomic.Int64
 }
 
 // settled counts a delivery by what it was settled with.
@@ -53,6 +55,8 @@ func (n *counts) settled(f *flight.Flight) {
 		n.receipts[f.Receipt()].Add(1)
 	case flight.Delayed:
 		n.delayed.Add(1)
+	case flight.Nacked:
+		n.nacked.Add(1)
 	default:
 		n.released.Add(1)
 	}

@@ -50,14 +50,15 @@ FROM unnest($2::smallint[], $3::bytea[], $4::text[], $5::text[], $6::bytea[], $7
 ORDER BY r.n`),
 		addTopic: text(`INSERT INTO {group} (topic, consumer, base) VALUES ($1, '', true) ON CONFLICT DO NOTHING`),
 
+		// The clock is volatile: compared with it as it is, each row of the topic would be read.
 		promote: text(`
 WITH due AS (
 	DELETE FROM {delayed} WHERE id = ANY (ARRAY(
-		SELECT id FROM {delayed} WHERE topic = $1 AND available_at <= {now} AND EXISTS (SELECT FROM {group} WHERE topic = $1)
+		SELECT id FROM {delayed} WHERE topic = $1 AND available_at <= (SELECT {now}) AND EXISTS (SELECT FROM {group} WHERE topic = $1)
 		ORDER BY available_at, id LIMIT $2 FOR UPDATE SKIP LOCKED))
 	RETURNING id, available_at, bucket, msg_key, uuid, metadata, payload, created_at)
 INSERT INTO {message} (group_id, bucket, msg_key, uuid, metadata, payload, created_at)
-SELECT g.id, d.bucket, d.msg_key, d.uuid, d.metadata, d.payload, d.created_at
+SELECT g.id, d.bucket, d.msg_key, d.uuid, d.metadata, d.payload, greatest(d.created_at, d.available_at)
 FROM due d, {group} g WHERE g.topic = $1 ORDER BY d.available_at, d.id, g.id`),
 
 		find:  text(`SELECT id, (extract(epoch FROM created_at) * 1000000)::bigint FROM {group} WHERE topic = $1 AND consumer = $2`),
@@ -125,7 +126,7 @@ ON CONFLICT (group_id, id) DO UPDATE SET deliveries = greatest(a.deliveries, exc
 
 		// group; buckets, the ids above which to look in each, up to which there can be rows that are known, and how many
 		// rows to take of each; the ids and times of the rows that are known; bytes in all. The comparisons of rows make it
-		// walk the primary key.
+		// walk the primary key, and only the first column of one ends the walk: that is the bucket.
 		fetch: text(`
 SELECT r.bucket, r.id, r.msg_key, r.uuid, r.metadata, r.payload, (extract(epoch FROM r.created_at) * 1000000)::bigint, coalesce(a.deliveries, 0)
 FROM (
@@ -133,7 +134,7 @@ FROM (
 	FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[]) AS b (bucket, low, seen, take)
 	CROSS JOIN LATERAL (
 		SELECT *, octet_length(metadata) + coalesce(octet_length(payload), 0) AS size FROM {message}
-		WHERE (group_id, bucket, id) > ($1, b.bucket, b.low) AND (group_id, bucket, id) <= ($1, b.bucket, 9223372036854775807)
+		WHERE group_id = $1 AND (bucket, id) > (b.bucket, b.low) AND (bucket, id) <= (b.bucket, 9223372036854775807)
 		AND (id > b.seen OR (id, created_at) NOT IN (SELECT * FROM unnest($6::bigint[], $7::timestamptz[])))
 		ORDER BY group_id, bucket, id LIMIT b.take) m
 ) r LEFT JOIN {attempt} a ON a.group_id = $1 AND a.id = r.id

@@ -72,8 +72,8 @@ type RelayConfig struct {
 	// DatabaseTimeout bounds each call of the source. Default 5 s; less than LeaseTTL.
 	DatabaseTimeout time.Duration
 
-	// DrainLimit is how long Run waits for publishes in flight after its context has ended.
-	// Default 10 s.
+	// DrainLimit is how long Run goes on after its context has ended: in the first half it still publishes what was
+	// committed, if that is much, and then waits for publishes in flight. Default 10 s.
 	DrainLimit time.Duration
 
 	// Signal, if there is one, is run by the relay: it wakes the relay when another process has committed

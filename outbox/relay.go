@@ -94,8 +94,12 @@ func (r *Relay) hint() {
 	}
 }
 
-// Run publishes until ctx ends, then finishes what is in flight, gives its buckets to other relays and
-// returns nil. It returns an error when the publisher's error is classified as Stop, when it is called
+// Run publishes until ctx ends, then publishes in one last pass what was committed until then, finishes what is in
+// flight, gives its buckets to other relays and returns nil. The last pass repeats no failure, does not wait for the
+// broker or the database, and begins nothing in the second half of the DrainLimit; what is left then, in a long backlog
+// say, stays for other relays and the next start.
+//
+// It returns an error when the publisher's error is classified as Stop, when it is called
 // while it runs, and when a Publish did not return within the DrainLimit: that error names the topics,
 // and a goroutine is left behind that waits for the publisher. A database or broker that cannot be
 // reached is not an error: Run waits for it.
@@ -111,6 +115,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	stopped := make(chan struct{}) // closed when the drains have ended: the leases are kept until then
 	leased := make(chan struct{}, 1)
 	background.Go(func() { r.lease(work, stopped, leased) })
+	turns, endTurns := context.WithCancel(work) // as long as publishes may begin
+	defer endTurns()
 	ctx, stop := context.WithCancel(ctx) // also when a publisher says so
 	defer stop()
 	background.Go(func() { r.housekeep(ctx) })
@@ -122,10 +128,16 @@ func (r *Relay) Run(ctx context.Context) error {
 		})
 	}
 
-	m := &mainLoop{Relay: r, work: work, topics: map[string]*topic{}, done: make(chan result, r.cfg.Topics), leased: leased}
+	m := &mainLoop{Relay: r, turns: turns, work: work, topics: map[string]*topic{}, done: make(chan result, r.cfg.Topics), leased: leased}
 	err := m.run(ctx)
 	stop()
-	hung := m.finish(endWork)
+	limit := time.NewTimer(r.cfg.DrainLimit)
+	defer limit.Stop()
+	if err == nil {
+		err = m.last(endTurns)
+	}
+	endTurns()
+	hung := m.finish(limit, endWork)
 	close(stopped)
 	endWork()
 	background.Wait()
@@ -253,6 +265,7 @@ func (r *Relay) housekeep(ctx context.Context) {
 // mainLoop finds topics with rows and gives each its turn. All of it is one goroutine's.
 type mainLoop struct {
 	*Relay
+	turns   context.Context // of the drains: nothing new is published when it has ended
 	work    context.Context
 	topics  map[string]*topic
 	ready   []*topic
@@ -261,7 +274,8 @@ type mainLoop struct {
 	leased  <-chan struct{}
 	after   string        // where the next look for topics begins
 	oldest  time.Duration // so far in this round of looks
-	poll    time.Duration
+	poll    time.Duration // between looks
+	next    time.Time     // of the next look; a turn that ends brings it nearer, and never puts it off
 }
 
 // result is how a turn ended.
@@ -290,34 +304,67 @@ func (m *mainLoop) run(ctx context.Context) error {
 			if err := m.ended(res); err != nil {
 				return err
 			}
-			m.start(ctx)
 			if res.published > 0 {
 				m.poll = m.cfg.PollMin
+				m.next = earlier(m.next, time.Now().Add(m.poll))
 			}
-			timer.Reset(m.wait())
-			continue
+			if wait := m.wait(); wait > 0 {
+				m.start()
+				timer.Reset(wait)
+				continue
+			}
 		}
 		m.look(ctx)
+		m.next = time.Now().Add(m.poll)
 		m.due()
-		m.start(ctx)
+		m.start()
 		timer.Reset(m.wait())
 	}
 }
 
-// wait is the time to the next look: the poll interval, or less if a failed topic is due.
-func (m *mainLoop) wait() time.Duration {
-	wait := m.poll
-	now := time.Now()
-	for _, t := range m.topics {
-		if !t.running && !t.queued && !t.next.IsZero() {
-			wait = min(wait, max(t.next.Sub(now), 0))
-		}
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
 	}
-	return wait
+	return a
 }
 
-// look asks for topics with rows and queues those that may be published now.
-func (m *mainLoop) look(ctx context.Context) {
+// last publishes what was committed until now. Its second half of the drain limit is for what is in flight.
+func (m *mainLoop) last(endTurns context.CancelFunc) error {
+	half := time.AfterFunc(m.cfg.DrainLimit/2, endTurns)
+	defer half.Stop()
+	m.after = ""
+	for m.look(m.turns) && m.after != "" {
+	}
+	m.due()
+	m.start()
+	for m.running > 0 {
+		select {
+		case res := <-m.done:
+			if err := m.ended(res); err != nil {
+				return err
+			}
+			m.start()
+		case <-m.turns.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// wait is the time to the next look, or less if a failed topic is due.
+func (m *mainLoop) wait() time.Duration {
+	next := m.next
+	for _, t := range m.topics {
+		if !t.running && !t.queued && !t.next.IsZero() {
+			next = earlier(next, t.next)
+		}
+	}
+	return max(time.Until(next), 0)
+}
+
+// look asks for topics with rows and queues those that may be published now. It reports whether there was an answer.
+func (m *mainLoop) look(ctx context.Context) bool {
 	var found []Topic
 	err := m.call(ctx, func(ctx context.Context) (err error) {
 		found, err = m.src.Topics(ctx, m.after, topicsAtOnce)
@@ -329,7 +376,7 @@ func (m *mainLoop) look(ctx context.Context) {
 			m.databaseError(ctx, fmt.Errorf("look for topics: %w", err))
 			m.poll = m.cfg.PollMax
 		}
-		return
+		return false
 	}
 	for _, f := range found {
 		m.oldest = max(m.oldest, f.Age)
@@ -337,13 +384,14 @@ func (m *mainLoop) look(ctx context.Context) {
 	}
 	if len(found) == topicsAtOnce {
 		m.after = found[len(found)-1].Name
-		return
+		return true
 	}
 	m.after = ""
 	m.stats.mu.Lock()
 	m.stats.oldest = m.oldest
 	m.stats.mu.Unlock()
 	m.oldest = 0
+	return true
 }
 
 // due queues the failed topics whose time has come.
@@ -391,7 +439,7 @@ func (m *mainLoop) forget() bool {
 }
 
 // start gives turns to queued topics while there is room.
-func (m *mainLoop) start(ctx context.Context) {
+func (m *mainLoop) start() {
 	defer func() { m.queued.Store(int32(len(m.ready))) }()
 	for len(m.ready) > 0 && m.running < m.cfg.Topics {
 		t := m.ready[0]
@@ -399,7 +447,7 @@ func (m *mainLoop) start(ctx context.Context) {
 		t.queued, t.running = false, true
 		m.running++
 		go func() {
-			d := &drain{Relay: m.Relay, t: t, ctx: ctx, work: m.work}
+			d := &drain{Relay: m.Relay, t: t, ctx: m.turns, work: m.work}
 			res := result{t: t, err: errGoexit}
 			defer func() {
 				res.published = d.rows
@@ -434,9 +482,7 @@ func (m *mainLoop) ended(res result) error {
 }
 
 // finish waits for the drains and returns the topics whose Publish does not return.
-func (m *mainLoop) finish(endWork context.CancelFunc) (hung []string) {
-	limit := time.NewTimer(m.cfg.DrainLimit)
-	defer limit.Stop()
+func (m *mainLoop) finish(limit *time.Timer, endWork context.CancelFunc) (hung []string) {
 	for ended := false; m.running > 0; {
 		select {
 		case res := <-m.done:

@@ -228,15 +228,15 @@ func TestRunFinishesWhatIsInFlight(t *testing.T) {
 		m, b := outboxsuite.NewMemory(), &broker{}
 		b.before = func(string, []*message.Message) error { time.Sleep(3 * time.Second); return nil }
 		add(t, m, "t", "k", names("", 10)...)
-		x := run(t, m, b, outbox.RelayConfig{Batch: 2})
+		x := run(t, m, b, outbox.RelayConfig{Batch: 2, DrainLimit: 6 * time.Second})
 		pass(time.Second)
 		began := time.Now()
 		x.mustStop(t)
-		if took := time.Since(began); took != 2*time.Second {
-			t.Errorf("Run returned %v after its context ended, want 2s: the publish in flight", took)
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("Run returned %v after its context ended, want 5s: the publish in flight, and one that was begun in the first half of the limit", took)
 		}
-		wantPublished(t, "at the end", b, "t/0000", "t/0001")
-		wantBacklog(t, "at the end", m, outbox.Backlog{Rows: 8})
+		wantPublished(t, "at the end", b, "t/0000", "t/0001", "t/0002", "t/0003")
+		wantBacklog(t, "at the end", m, outbox.Backlog{Rows: 6})
 		tenure, err := m.Lease(t.Context(), "next", time.Minute)
 		if err != nil || len(tenure.Leases) != outbox.Buckets || tenure.Relays != 1 {
 			t.Errorf("the next relay: %d buckets, %d relays, %v; want all and 1", len(tenure.Leases), tenure.Relays, err)

@@ -37,7 +37,7 @@ type Config struct {
 	Policy
 
 	// DrainTimeout is how long Run waits for handlers after its context has ended; then it cancels
-	// their contexts and returns an error. Default 30 s.
+	// their contexts and returns an error. Relays have a limit of their own after that, RelayConfig.DrainLimit. Default 30 s.
 	DrainTimeout time.Duration
 
 	// StallAfter is the age of the oldest delivery in work from which health reports that the program

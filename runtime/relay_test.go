@@ -152,6 +152,37 @@ func TestWakeTellsOfWhatWasAddedOutsideOfHandlers(t *testing.T) {
 	})
 }
 
+// The drain ended the relays at once: what the last handlers had committed was published by another process, or at the next
+// start.
+func TestDrainPublishesWhatTheLastHandlersCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, store, seen := newBench(t, nil), openStore(t), &published{}
+		src := &looks{Source: store.Outbox(), takes: time.Second}
+		cfg := unpolled
+		cfg.Observe = seen.note
+		b.rt.Relay(src, cfg)
+		began, end := make(chan struct{}), make(chan struct{})
+		runtime.HandleTx(b.rt.Consumer("billing", "orders"), "order.placed", store, func(ctx context.Context, tx *sql.Tx, _ order) error {
+			close(began)
+			<-end
+			return outbox.Add(ctx, store, tx, "out", message.NewMessage("last", nil))
+		})
+		b.start()
+		time.Sleep(time.Minute)
+		b.publish("orders", placed(t, "1"))
+		<-began
+		b.cancel()
+		synctest.Wait() // the drain waits for the handler
+		close(end)
+		if err := b.wait(); err != nil {
+			t.Errorf("Run returned %v, want nil", err)
+		}
+		if n := seen.to("out"); n != 1 {
+			t.Errorf("%d rows were published when Run had returned, want 1", n)
+		}
+	})
+}
+
 // Each look is a query: consumers that add nothing cause none.
 func TestCommitThatAddedNothingDoesNotWakeTheRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -174,14 +205,16 @@ func TestCommitThatAddedNothingDoesNotWakeTheRelay(t *testing.T) {
 	})
 }
 
-// looks counts a relay's looks for topics.
+// looks counts a relay's looks for topics, which take a while.
 type looks struct {
 	outbox.Source
-	n atomic.Int64
+	n     atomic.Int64
+	takes time.Duration
 }
 
 func (l *looks) Topics(ctx context.Context, after string, limit int) ([]outbox.Topic, error) {
 	l.n.Add(1)
+	time.Sleep(l.takes)
 	return l.Source.Topics(ctx, after, limit)
 }
 

@@ -109,7 +109,8 @@ type relay struct {
 }
 
 // Relay makes the runtime publish what handlers and other code add to an outbox (store.Outbox()) with the
-// runtime's broker, until it has drained. What a handler added wakes it when the message is done; other code calls
+// runtime's broker, until it has drained: what the last handlers committed is published before Run returns, as far as
+// that can be done within RelayConfig.DrainLimit. What a handler added wakes it when the message is done; other code calls
 // [Runtime.Wake]. It must be called before Run.
 func (r *Runtime) Relay(src outbox.Source, cfg outbox.RelayConfig) {
 	r.mu.Lock()

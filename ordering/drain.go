@@ -279,6 +279,9 @@ func (in *Intake) dropEnded() {
 	in.lanes.drop((*delivery).ended)
 	in.dispatch()
 	dropped := in.takeDropped()
+	for d := dropped.first; d != nil; d = d.next {
+		d.sub.peek = true // the subscription may have ended: during a pause nobody would see that
+	}
 	in.mu.Unlock()
 	in.giveBack(dropped)
 }

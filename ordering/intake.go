@@ -64,8 +64,9 @@ func (in *Intake) Decorate(sub message.Subscriber) (message.Subscriber, error) {
 	return &subscriber{intake: in, inner: sub}, nil
 }
 
-// Pause stops deliveries from being read and started; those that run go on. It stays until Resume is
-// called with the same reason, and as long as any other reason is left.
+// Pause stops deliveries from being read and started; those that run go on. A subscription from which deliveries were
+// taken away still reads one, so that its end is noticed. It stays until Resume is called with the same reason, and as long as any
+// other reason is left.
 func (in *Intake) Pause(reason string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

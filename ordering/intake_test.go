@@ -442,6 +442,51 @@ func TestWhatWaitsRunsAfterTheSubscriberHasEnded(t *testing.T) {
 	})
 }
 
+// A subscription died while an operator had paused the consumer. What waited was taken away with it, but nobody looked: the router's channel
+// stayed open, so that nobody noticed before the pause was over.
+func TestDeadSubscriptionIsNoticedDuringAPause(t *testing.T) {
+	for _, early := range []bool{true, false} { // the deliveries' contexts end before the channel is closed, or after that
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, ordering.Config{Concurrency: 1})
+			all := append(r.push("orders", "a", "a1", "a2"), r.push("orders", "b", "b1")...)
+			r.subscribe("orders")
+			r.intake.Pause("operator")
+			r.finish(nil, "a1")
+			all = append(all, r.push("orders", "c", "c1")...) // read, since the pause has interrupted nobody who reads
+			unread := r.push("orders", "d", "d1")[0]
+			synctest.Wait()
+			takeAway := func() {
+				for _, d := range all {
+					d.cancel()
+				}
+			}
+			if early {
+				takeAway()
+			}
+			if err := r.source.Close(); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			takeAway()
+			closed := make(chan struct{})
+			go func() {
+				r.wg.Wait()
+				close(closed)
+			}()
+			select {
+			case <-closed:
+			case <-time.After(time.Second):
+				t.Error("the router's channel is open a second after the subscription has ended")
+				r.intake.Resume("operator")
+			}
+			wantSettled(t, "acked", all[0])
+			wantSettled(t, "released", all[1:]...)
+			wantSettled(t, "unsettled", unread)
+			r.close()
+		})
+	}
+}
+
 // A message that a Key function could not read took the whole process with it, at each start.
 func TestPanicOfKeyFallsBackToTheDefault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -41,6 +41,7 @@ type source struct {
 	window  int
 	held    int  // deliveries that are neither finished nor forgotten
 	stopped bool // no delivery of it starts any more
+	peek    bool // one more may be read even during a pause
 }
 
 // lane holds the deliveries of one key in order of arrival.
@@ -59,12 +60,13 @@ func newLanes(concurrency, idleLimit int, ended func(*delivery) bool) *lanes {
 
 // room reports whether s may hold one more delivery.
 func (l *lanes) room(s *source) bool {
-	return s.held < s.window && !s.stopped && (!l.paused || l.allowed > l.ready.n)
+	return s.held < s.window && !s.stopped && (!l.paused || l.allowed > l.ready.n || s.peek)
 }
 
 // admit takes in d at the end of the lane k, or of no lane.
 func (l *lanes) admit(d *delivery, k laneKey, ordered bool) {
 	d.sub.held++
+	d.sub.peek = false
 	if !ordered {
 		l.ready.push(d)
 		return

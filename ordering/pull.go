@@ -4,7 +4,7 @@ import "time"
 
 // readPull is read for a subscription that is pulled from. Most messages are taken by whoever has finished one; this takes the rest.
 func (s *subscription) readPull(cancelled <-chan struct{}) {
-	defer s.readEnded()
+	defer s.sweepRest()
 	sweep := time.NewTicker(sweepInterval)
 	defer sweep.Stop()
 	ready := s.pull.Ready()

@@ -66,7 +66,7 @@ func (in *Intake) newSubscription(topic string) *subscription {
 // read brings messages from the inner subscription into the lanes, and always to its end: an adapter
 // may hang in Close until somebody takes its last message.
 func (s *subscription) read(inner <-chan *message.Message, cancelled <-chan struct{}) {
-	defer s.readEnded()
+	defer s.sweepRest()
 	sweep := time.NewTimer(sweepInterval)
 	defer sweep.Stop()
 
@@ -208,6 +208,29 @@ func (s *subscription) readEnded() {
 	s.isDone = true
 	close(s.readDone)
 	s.changed()
+}
+
+// sweepRest gives back what the broker took away with a subscription that ended unasked: during a pause nothing else would look at
+// it, and nobody would notice the end.
+func (s *subscription) sweepRest() {
+	s.readEnded()
+	sweep := time.NewTicker(sweepInterval)
+	defer sweep.Stop()
+	for {
+		select {
+		case <-s.ended:
+			return
+		case <-s.stop:
+			return
+		default:
+		}
+		s.intake.dropEnded()
+		select {
+		case <-s.ended:
+		case <-s.stop:
+		case <-sweep.C:
+		}
+	}
 }
 
 // wake tells read to look for room. in.mu is held.

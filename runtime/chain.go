@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -80,7 +81,7 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 	}
 	l := &line{consumer: c, intake: intake, poison: dead, breaker: breaker, telemetry: tel, delays: c.newDelays()}
 	if err := l.openSources(window); err != nil {
-		return nil, fmt.Errorf("consumer %s: %w", cfg.Name, err)
+		return nil, errors.Join(append(l.closeSources(), fmt.Errorf("consumer %s: %w", cfg.Name, err))...)
 	}
 	c.operator.attach(l)
 	return l, nil

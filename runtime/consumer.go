@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/parking"
+	"github.com/headrace-go/headrace/poison"
 )
 
 // AnyType registers a handler for every message that has no handler of its own type.
@@ -33,7 +35,7 @@ type Consumer struct {
 type ConsumerConfig struct {
 	// Name is stable for the life of the service: the broker's group and the inbox's scope have this
 	// name, so a changed name is a new consumer that sees every message again. Letters, digits, '.',
-	// '_' and '-'.
+	// '_' and '-'; not one that ends in .REDRIVE or .PARKED.
 	Name string
 
 	// Topic is what it reads. What fails on a dead-letter topic is not dead-lettered again: it is
@@ -76,6 +78,11 @@ func (r *Runtime) ConsumerWith(cfg ConsumerConfig) *Consumer {
 	owner := fmt.Sprintf("consumer %q", cfg.Name)
 	if !namePattern.MatchString(cfg.Name) {
 		c.reject(fmt.Errorf("%s: Name is %q: want 1 to 128 letters, digits, '.', '_' or '-'", owner, cfg.Name))
+	}
+	for _, own := range []string{poison.RedriveSuffix, parkedSource} {
+		if strings.HasSuffix(cfg.Name, own) {
+			c.reject(fmt.Errorf("%s: Name is %q: the names that end in %q are the runtime's own", owner, cfg.Name, own))
+		}
 	}
 	if cfg.Topic == "" {
 		c.reject(fmt.Errorf("%s: Topic is %q: want the topic it reads", owner, cfg.Topic))

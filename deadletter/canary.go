@@ -7,22 +7,27 @@ import (
 	"time"
 )
 
-// watch waits until the messages of the last step were handled, or for CanaryWait, and returns ErrCanary when one failed again.
+// watch waits until the messages of the last step were handled, at most for CanaryWait. It returns ErrCanary when one failed again, or
+// is known not to be handled by then.
 func (u *run) watch(ctx context.Context) error {
 	if len(u.sent) == 0 {
 		return nil
 	}
 	end := time.NewTimer(u.config.CanaryWait)
 	defer end.Stop()
-	for {
+	for ended := false; ; {
 		if err := u.look(ctx); err != nil {
 			return err
 		}
-		all, err := u.handled(ctx)
-		if err != nil {
+		waiting, unknown, err := u.waiting(ctx)
+		switch {
+		case err != nil:
 			return err
-		}
-		if all {
+		case waiting == 0 && !unknown:
+			return nil
+		case ended && waiting > 0:
+			return fmt.Errorf("%w: %d of %d messages were not handled within %v", ErrCanary, waiting, len(u.sent), u.config.CanaryWait)
+		case ended:
 			return nil
 		}
 		poll := time.NewTimer(u.config.CanaryPoll)
@@ -31,10 +36,10 @@ func (u *run) watch(ctx context.Context) error {
 			poll.Stop()
 			return ctx.Err()
 		case <-end.C:
-			poll.Stop()
-			return u.look(ctx)
+			ended = true
 		case <-poll.C:
 		}
+		poll.Stop()
 	}
 }
 
@@ -52,16 +57,17 @@ func (u *run) look(ctx context.Context) error {
 		u.report.FailedAgain = append(u.report.FailedAgain, r.ID)
 	}
 	r := failed[0]
-	return fmt.Errorf("%w: %d of %d, the first one of consumer %s for %s: %s (dead letter %s)",
+	return fmt.Errorf("%w: messages failed again: %d of %d, the first one of consumer %s for %s: %s (dead letter %s)",
 		ErrCanary, len(failed), u.report.Redriven, r.Consumer, r.ErrorType, clean(r.Error, maxColumn), r.ID)
 }
 
-// handled tells whether all messages of the step are known to be done.
-func (u *run) handled(ctx context.Context) (bool, error) {
+// waiting tells how many messages of the step are known not to be handled, and whether there are some of which that is not known.
+func (u *run) waiting(ctx context.Context) (n int, unknown bool, err error) {
 	byConsumer := map[string][]string{}
 	for _, s := range u.sent {
 		if s.messageID == "" {
-			return false, nil
+			unknown = true
+			continue
 		}
 		byConsumer[s.consumer] = append(byConsumer[s.consumer], s.messageID)
 	}
@@ -69,14 +75,14 @@ func (u *run) handled(ctx context.Context) (bool, error) {
 		done, err := u.config.Watcher.Done(ctx, consumer, ids)
 		switch {
 		case errors.Is(err, ErrUnknown):
-			return false, nil
+			unknown = true
 		case err != nil:
-			return false, fmt.Errorf("look for redriven messages that were handled: %w", err)
-		case len(done) < len(ids):
-			return false, nil
+			return 0, false, fmt.Errorf("look for redriven messages that were handled: %w", err)
+		default:
+			n += max(len(ids)-len(done), 0)
 		}
 	}
-	return true, nil
+	return n, unknown, nil
 }
 
 // pace bounds a rate. It is not safe for concurrent use.

@@ -22,6 +22,9 @@ type Edit struct {
 	Payload []byte
 	// Metadata sets entries; an empty value removes one.
 	Metadata map[string]string
+	// Force also edits a letter that was redriven, or claimed by a redrive that died. Its message may have taken effect, or
+	// still do so: the copy is another message, and takes effect beside it.
+	Force bool
 }
 
 // maxDiff bounds the difference that is kept in the trail, in bytes.
@@ -30,7 +33,11 @@ const maxDiff = 32 << 10
 // Edit makes an edited copy of a letter, which is new and can be redriven, and marks the original as resolved; both
 // in one transaction. The copy has a new id, also as a message, since it is another message to the consumer's inbox, and
 // its causation is the original. The trails of both have the difference, unless letters are encrypted.
-// It returns the copy. The error wraps [ErrNotFound] or [ErrBusy].
+//
+// It knows nothing of parked messages: one whose original is parked still runs when its key is released, and the copy after
+// it. Take it out first (parking.Ledger.Skip).
+//
+// It returns the copy. The error wraps [ErrNotFound] or [ErrBusy]; a letter that was redriven is busy, see [Edit.Force].
 func (s *Store) Edit(ctx context.Context, id string, edit Edit, by By) (Letter, error) {
 	e, err := by.entry(ActionEdit)
 	if err != nil {
@@ -56,7 +63,14 @@ func (s *Store) Edit(ctx context.Context, id string, edit Edit, by By) (Letter, 
 	} else {
 		e.Detail = "copy " + row.ID
 	}
-	ok, err := s.table.Replace(ctx, Change{IDs: []string{rowID(original.ID, nil)}, From: []State{New, Redriven}, To: Resolved, Entry: e}, row)
+	from := []State{New}
+	switch {
+	case edit.Force:
+		from = append(from, Redriven)
+	case original.State == Redriving: // by the time of the change its claim may have ended, but not what it sent
+		return Letter{}, fmt.Errorf("edit dead letter %s, which a redrive of %s claimed and may have sent: %w", id, original.ClaimedBy, ErrBusy)
+	}
+	ok, err := s.table.Replace(ctx, Change{IDs: []string{rowID(original.ID, nil)}, From: from, To: Resolved, Entry: e}, row)
 	if err != nil {
 		return Letter{}, fmt.Errorf("edit dead letter %s: %w", id, err)
 	}

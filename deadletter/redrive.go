@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -40,15 +41,16 @@ type Watcher interface {
 	// Failed returns the dead letters of messages that were redriven in batch and failed again.
 	Failed(ctx context.Context, batch string) ([]poison.Record, error)
 	// Done returns those of ids (poison.Record.MessageID) of which it is known that consumer has handled them. It returns
-	// ErrUnknown if nobody can tell: then a canary waits for its whole time.
+	// ErrUnknown if nobody can tell: then a canary waits for its whole time. A message that is parked is not handled, though
+	// its consumer's inbox has claimed it.
 	Done(ctx context.Context, consumer string, ids []string) ([]string, error)
 }
 
 // ErrUnknown says that it cannot be known whether messages were handled.
 var ErrUnknown = errors.New("not known")
 
-// ErrCanary says that a redrive stopped, since messages that it had redriven failed again.
-var ErrCanary = errors.New("redriven messages failed again")
+// ErrCanary says that a redrive stopped, since messages that it had redriven failed again, or were not handled in time.
+var ErrCanary = errors.New("the canary stopped the redrive")
 
 // Original reads the message that a letter without one refers to, from the broker: its key, payload, metadata, UUID and
 // headers as they had arrived. It returns an error if it is not there any more.
@@ -75,7 +77,8 @@ type RedriveConfig struct {
 	Original Original
 
 	// Parked is asked before a message is published: if it is parked behind its key, its claim would suppress what was published,
-	// so its key is to be released instead, and true returned (parking.Redrive does both). nil: nothing is parked.
+	// so its key is to be released instead, and true returned (parking.Redrive does both). nil: nothing is parked. With a Canary
+	// the Watcher has to know what was released: nothing on the broker tells what becomes of it.
 	Parked func(ctx context.Context, r poison.Record) (bool, error)
 
 	// Batch names the run; it is in the trail, in the messages, and in the dead letters of those that fail again. Default: a UUID.
@@ -93,11 +96,16 @@ type RedriveConfig struct {
 	// Limit bounds the messages of the run. Default: none.
 	Limit int
 
+	// Only are the ids of the letters that a run may redrive, such as those that an operator has seen and confirmed. nil: all
+	// that its filter selects, also those that come meanwhile.
+	Only []string
+
 	// ClaimTTL is how long a claim lasts if this process dies. Default 5 min, at least 1 s.
 	ClaimTTL time.Duration
 
-	// Canary are the sizes of the first steps (1, 10): after each one the run waits until its messages were handled, or for
-	// CanaryWait where nobody can tell, and stops if one of them failed again. Empty: no steps. It needs a Watcher.
+	// Canary are the sizes of the first steps (1, 10): after each one the run waits until its messages were handled, and stops
+	// if one of them failed again, or is known not to be handled after CanaryWait. Where nobody can tell it goes on then.
+	// Empty: no steps. It needs a Watcher.
 	Canary     []int
 	CanaryWait time.Duration
 	Watcher    Watcher
@@ -111,7 +119,10 @@ type RedriveConfig struct {
 
 // Redriver sends dead letters back to the consumers that could not handle them: it claims, publishes, waits for the
 // confirmation, and marks. One redriver runs once at a time; any number of redrivers may run on one store.
-type Redriver struct{ config RedriveConfig }
+type Redriver struct {
+	config RedriveConfig
+	only   map[string]bool // nil: all
+}
 
 // RedriveReport tells what a run did.
 type RedriveReport struct {
@@ -185,7 +196,14 @@ func NewRedriver(c RedriveConfig) (*Redriver, error) {
 			return nil, bad(fmt.Sprintf("Canary[%d]", i), n, "at least 1")
 		}
 	}
-	return &Redriver{c}, nil
+	r := &Redriver{config: c}
+	if c.Only != nil {
+		r.only = make(map[string]bool, len(c.Only))
+		for _, id := range c.Only {
+			r.only[id] = true
+		}
+	}
+	return r, nil
 }
 
 func defaultTo[T comparable](field *T, value T) {
@@ -217,12 +235,14 @@ type run struct {
 
 type sent struct{ consumer, messageID string }
 
-// Run redrives what f selects, oldest failure first, which keeps the order of each key. Letters in no state that f names, else in state
-// new, are left alone, but for those whose claim has ended. One that cannot be sent is given back, reported, and does not stop
+// Run redrives what f selects, the oldest last failure first. That is the order of a key's messages as long as each died once: one
+// that died again comes behind those that failed in between. Letters in no state that f names, else in state new, are left
+// alone, but for those whose claim has ended. One that cannot be sent is given back, reported, and does not stop
 // the others; a broker that takes nothing at all does, with an error. When ctx ends, what was published is marked, and the rest
 // is given back.
 //
-// The report is right with an error too. The error wraps [ErrCanary] if redriven messages failed again.
+// The report is right with an error too. The error wraps [ErrCanary] if redriven messages failed again, or
+// were not handled in time.
 func (r *Redriver) Run(ctx context.Context, f Filter) (RedriveReport, error) {
 	c := &r.config
 	counts, err := r.Count(ctx, f)
@@ -258,7 +278,7 @@ func (r *Redriver) Run(ctx context.Context, f Filter) (RedriveReport, error) {
 	}
 }
 
-// step redrives the next n letters, in chunks. It returns false when there are no more.
+// step redrives letters until n were sent, in chunks. It returns false when there are no more.
 func (u *run) step(ctx context.Context, n int) (bool, error) {
 	u.sent = u.sent[:0]
 	for n > 0 {
@@ -277,12 +297,16 @@ func (u *run) step(ctx context.Context, n int) (bool, error) {
 			return false, err
 		}
 		u.cursor = next
+		if u.only != nil {
+			letters = slices.DeleteFunc(letters, func(l Letter) bool { return !u.only[l.ID] })
+		}
+		before := len(u.sent)
 		err = u.redrive(ctx, letters)
 		u.config.Progress(u.report)
 		if err != nil {
 			return false, err
 		}
-		n -= len(letters)
+		n -= len(u.sent) - before // what was refused tries out nothing
 	}
 	return true, nil
 }

@@ -314,6 +314,94 @@ func TestCanaryWaitsForWhatIsNotKnown(t *testing.T) {
 	})
 }
 
+// The oldest letters were refused as redrive loops: the canary's steps were over before anything was sent, and all the others went at once.
+func TestCanaryCountsWhatWasSent(t *testing.T) {
+	s := newStore(t, openSQLite(t, "").DeadLetters())
+	fill(t, s, 30)
+	loop := func(r *poison.Record) { r.Hops, r.LastFailure = 9, start.Add(-time.Hour) }
+	for n := range 15 {
+		if _, err := s.Add(t.Context(), record(100+n, loop)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct{ failAfter, wantSent int }{{1, 1}, {2, 11}} {
+		pub := &channel{}
+		w := watcher{done: all, failed: func() []poison.Record {
+			if len(pub.ids()) < tc.failAfter {
+				return nil
+			}
+			return []poison.Record{record(500)}
+		}}
+		report, err := redriver(t, s, pub, func(c *deadletter.RedriveConfig) { c.Canary, c.Watcher = []int{1, 10}, w }).Run(t.Context(), deadletter.Filter{})
+		if got := len(pub.ids()); got != tc.wantSent || len(report.Unsent) != 15 || !errors.Is(err, deadletter.ErrCanary) {
+			t.Errorf("fails after %d: %d were sent, %d refused, %v; want %d, 15, a canary that stops", tc.failAfter, got, len(report.Unsent), err, tc.wantSent)
+		}
+	}
+}
+
+// The consumer was down: the canary waited for its message in vain, and then sent it everything.
+func TestCanaryStopsWhenItIsKnownThatNothingWasHandled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			done     func(polls int, ids []string) ([]string, error)
+			wantSent int
+			stops    bool
+		}{
+			"never handled":         {func(int, []string) ([]string, error) { return nil, nil }, 2, true},
+			"one of two":            {func(_ int, ids []string) ([]string, error) { return ids[:1], nil }, 2, true},
+			"handled at the end":    {func(polls int, ids []string) ([]string, error) { return ids[:len(ids)*(polls/3)], nil }, 4, false},
+			"nobody can tell":       {func(int, []string) ([]string, error) { return nil, deadletter.ErrUnknown }, 4, false},
+			"nobody can tell later": {func(polls int, _ []string) ([]string, error) { return nil, unknownAfter(polls, 2) }, 4, false},
+		} {
+			polls := 0
+			w := watcher{done: func(ids []string) ([]string, error) { polls++; return tc.done(polls, ids) }}
+			topics, err := deadletter.NewTopics(topicOf(t, 4), "orders.DLT")
+			if err != nil {
+				t.Fatal(err)
+			}
+			pub, began := &channel{}, time.Now()
+			report, err := redriver(t, topics, pub, func(c *deadletter.RedriveConfig) {
+				c.Canary, c.Watcher, c.CanaryWait, c.CanaryPoll = []int{2}, w, 3*time.Second/2, time.Second
+			}).Run(t.Context(), deadletter.Filter{})
+			if errors.Is(err, deadletter.ErrCanary) != tc.stops || !tc.stops && err != nil || tc.stops && !strings.Contains(err.Error(), "not handled within 1.5s") {
+				t.Errorf("%s: error %v", name, err)
+			}
+			if len(pub.got) != tc.wantSent || report.Redriven != tc.wantSent || time.Since(began) != 3*time.Second/2 {
+				t.Errorf("%s: %d sent, report %+v after %v; want %d after 1.5s", name, len(pub.got), report, time.Since(began), tc.wantSent)
+			}
+		}
+	})
+}
+
+func unknownAfter(polls, n int) error {
+	if polls < n {
+		return nil
+	}
+	return deadletter.ErrUnknown
+}
+
+// An operator confirmed three letters; a fourth came while the question was on the screen.
+func TestOnlyWhatWasSeenIsRedriven(t *testing.T) {
+	s := newStore(t, openSQLite(t, "").DeadLetters())
+	fill(t, s, 150)
+	topics, err := deadletter.NewTopics(topicOf(t, 150), "orders.DLT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := []string{"dead-001", "dead-120", "dead-149"}
+	for name, source := range map[string]deadletter.Source{"store": s, "topics": topics} {
+		pub := &channel{}
+		report, err := redriver(t, source, pub, func(c *deadletter.RedriveConfig) { c.Only = seen }).Run(t.Context(), deadletter.Filter{})
+		if err != nil || report.Redriven != 3 || !slices.Equal(pub.ids(), seen) {
+			t.Errorf("%s: %+v, %v, published %q; want %q", name, report, err, pub.ids(), seen)
+		}
+		pub = &channel{}
+		if report, err := redriver(t, source, pub, func(c *deadletter.RedriveConfig) { c.Only = []string{} }).Run(t.Context(), deadletter.Filter{}); err != nil || len(pub.got) != 0 {
+			t.Errorf("%s: none was seen: %+v, %v, %d published", name, report, err, len(pub.got))
+		}
+	}
+}
+
 func TestRateIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		topics, err := deadletter.NewTopics(topicOf(t, 10), "orders.DLT")

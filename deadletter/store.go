@@ -163,12 +163,14 @@ func (b By) entry(action string) (Entry, error) {
 	return Entry{Actor: column(b.Actor), Reason: b.Reason, Action: action}, nil
 }
 
-// Discard gives up the letters that f selects and that are not being redriven, and returns how many.
+// Discard gives up the letters that f selects and that are not being redriven, and returns how many. It knows nothing of parked
+// messages: what is parked still runs when its key is released. Take it out first (parking.Ledger.Skip).
 func (s *Store) Discard(ctx context.Context, f Filter, by By) (int, error) {
 	return s.moveAll(ctx, f, by, ActionDiscard, Discarded)
 }
 
-// Resolve marks the letters that f selects as done with, by other means than a redrive, and returns how many.
+// Resolve marks the letters that f selects as done with, by other means than a redrive, and returns how many. What is
+// parked is not resolved by it, see [Store.Discard].
 func (s *Store) Resolve(ctx context.Context, f Filter, by By) (int, error) {
 	return s.moveAll(ctx, f, by, ActionResolve, Resolved)
 }
@@ -193,7 +195,8 @@ func (s *Store) moveAll(ctx context.Context, f Filter, by By, action string, to 
 // Purge deletes the letters that f selects and that are not being redriven, with their trails, and returns how many. One entry that
 // tells who did it and why stays in the trail of "". A purge of everything needs a filter that says so: the zero Filter is refused.
 //
-// For retention, call it with the states that are done with and Until; for the removal of a person's data, with Subject.
+// For retention, call it with the states that are done with and Until; for the removal of a person's data, with Subject. Copies of
+// parked messages are in other tables, see [Store.Discard] and the runbook.
 func (s *Store) Purge(ctx context.Context, f Filter, by By) (int, error) {
 	e, err := by.entry(ActionPurge)
 	if err != nil {

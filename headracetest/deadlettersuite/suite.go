@@ -4,8 +4,10 @@ package deadlettersuite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -237,9 +239,32 @@ func (b *bench[Tx]) supersede() {
 		b.add(record(5+n, func(r *poison.Record) { r.MessageID, r.Deaths = "", n+1 }))
 	}
 	b.wantState("dead-005", deadletter.New)
-	failed, err := b.store.Failed(b.ctx, "b-1")
-	if err != nil || len(failed) != 4 {
-		b.Errorf("%d letters failed in batch b-1, %v; want 4", len(failed), err)
+	// It was put away and replayed, so that its deaths are counted from 1 again: they are no old ones.
+	if n, err := b.store.Discard(b.ctx, deadletter.Filter{IDs: []string{"dead-003"}}, by); n != 1 || err != nil {
+		b.Fatalf("Discard: %d, %v; want 1", n, err)
+	}
+	replayed := func(n, deaths int) {
+		r := death(n, deaths)
+		r.Batch = "replay"
+		b.add(r)
+	}
+	replayed(7, 1)
+	b.wantState("dead-007", deadletter.New)
+	replayed(8, 1) // and once more
+	b.wantState("dead-007", deadletter.Resolved)
+	b.wantState("dead-008", deadletter.New)
+	late := death(9, 2) // of before the replays
+	late.LastFailure = start.Add(time.Millisecond)
+	b.add(late)
+	b.wantState("dead-009", deadletter.Resolved)
+	b.wantState("dead-008", deadletter.New)
+	failed, err := b.store.Failed(b.ctx, "replay")
+	if err != nil || len(failed) != 2 {
+		b.Errorf("%d letters failed in the replays, %v; want 2", len(failed), err)
+	}
+	failed, err = b.store.Failed(b.ctx, "b-1")
+	if err != nil || len(failed) != 5 {
+		b.Errorf("%d letters failed in batch b-1, %v; want 5", len(failed), err)
 	}
 }
 
@@ -573,6 +598,42 @@ func (b *bench[Tx]) edit() {
 	}
 	if _, err := b.store.Edit(b.ctx, "dead-000", deadletter.Edit{Payload: []byte("{}")}, by); err == nil {
 		b.Error("a second edit of a resolved letter: no error")
+	}
+	// A message was redriven and succeeded; the edited copy of its letter made the effect a second time.
+	b.add(record(1))
+	b.claimAll("one", time.Minute, "dead-001")
+	if got, err := b.Table.Settle(b.ctx, claimOf("one", time.Minute), change(deadletter.Redriven, "dead-001")); err != nil || len(got) != 1 {
+		b.Fatalf("settle: %q, %v", got, err)
+	}
+	mend := deadletter.Edit{Payload: []byte(`{"n":8}`)}
+	if _, err := b.store.Edit(b.ctx, "dead-001", mend, by); !errors.Is(err, deadletter.ErrBusy) {
+		b.Errorf("an edit of what was redriven: %v, want ErrBusy", err)
+	}
+	b.wantState("dead-001", deadletter.Redriven)
+	mend.Force = true
+	if _, err := b.store.Edit(b.ctx, "dead-001", mend, by); err != nil {
+		b.Errorf("an edit of what was redriven, by force: %v", err)
+	}
+	b.wantState("dead-001", deadletter.Resolved)
+	// Whoever claimed it and died may have sent it.
+	b.add(record(2))
+	b.claimAll("dead operator", 5*time.Millisecond, "dead-002")
+	mend.Force = false
+	for ends := b.one("dead-002").ClaimedUntil; time.Since(ends) < 20*time.Millisecond; {
+		runtime.Gosched()
+	}
+	if _, err := b.store.Edit(b.ctx, "dead-002", mend, by); !errors.Is(err, deadletter.ErrBusy) {
+		b.Errorf("an edit of what a dead operator may have sent: %v, want ErrBusy", err)
+	}
+	mend.Force = true
+	for deadline := time.Now().Add(limit); ; {
+		_, err := b.store.Edit(b.ctx, "dead-002", mend, by)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, deadletter.ErrBusy) || time.Now().After(deadline) {
+			b.Fatalf("the same by force: %v", err)
+		}
 	}
 }
 

@@ -96,6 +96,56 @@ func (d *desk) list(ctx context.Context, f deadletter.Filter, newest bool, limit
 	return all, nil
 }
 
+// pinnedLetter is a letter that an operator was asked about.
+type pinnedLetter struct {
+	id, consumer string
+	state        deadletter.State
+}
+
+// pin returns what f selects now, so that what is confirmed is what is changed: others come while somebody reads the question.
+func (d *desk) pin(ctx context.Context, f deadletter.Filter) ([]pinnedLetter, error) {
+	var pins []pinnedLetter
+	var at deadletter.Cursor
+	for {
+		letters, next, err := d.page(ctx, f, at)
+		if err != nil {
+			return nil, err
+		}
+		for i := range letters {
+			pins = append(pins, pinnedLetter{letters[i].ID, letters[i].Consumer, letters[i].State})
+		}
+		if d.store == nil || len(letters) == 0 {
+			return pins, nil
+		}
+		at = next
+	}
+}
+
+// page is the next page of a store, and all of topics.
+func (d *desk) page(ctx context.Context, f deadletter.Filter, at deadletter.Cursor) ([]deadletter.Letter, deadletter.Cursor, error) {
+	if d.store == nil {
+		letters, err := d.topics.List(ctx, f, false, deadletter.MaxTopicLetters)
+		return letters, at, err
+	}
+	return d.store.List(ctx, f, false, at, deadletter.MaxLimit)
+}
+
+func idsOf(pins []pinnedLetter) []string {
+	ids := make([]string, len(pins))
+	for i := range pins {
+		ids[i] = pins[i].id
+	}
+	return ids
+}
+
+func countsOf(pins []pinnedLetter) map[deadletter.State]int64 {
+	counts := map[deadletter.State]int64{}
+	for _, p := range pins {
+		counts[p.state]++
+	}
+	return counts
+}
+
 func (d *desk) groups(ctx context.Context, f deadletter.Filter, limit int) ([]deadletter.Group, error) {
 	if d.store == nil {
 		return d.topics.Groups(ctx, f, limit)

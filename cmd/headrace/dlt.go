@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -121,25 +122,30 @@ func (a *app) dltShow() *cobra.Command {
 func (a *app) dltEdit() *cobra.Command {
 	var file, reason string
 	var set []string
-	var dry bool
+	var dry, force, skip bool
 	cmd := &cobra.Command{
 		Use: "edit ID", Short: "Replace a dead letter by an edited copy, which can be redriven",
 		Long: `Replace a dead letter by an edited copy, which can be redriven.
 
 The copy has a new id, is caused by the original, and is handled as a message of its own. The original is resolved. Both
-trails keep the difference.`,
+trails keep the difference.
+
+It is refused while the original is parked, since both would run: --skip-parked takes it out of its key first. The copy then comes
+behind the others of the key.`,
 		Args: args(cobra.ExactArgs(1)),
 	}
 	cmd.Flags().StringVar(&file, "payload", "", "file with the new payload; - is the standard input")
 	cmd.Flags().StringArrayVar(&set, "set", nil, "metadata KEY=VALUE; an empty value removes it")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the trail")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "show the difference and do nothing")
+	cmd.Flags().BoolVar(&force, "force", false, "also if it was redriven: what then took effect does so again as the copy")
+	cmd.Flags().BoolVar(&skip, "skip-parked", false, skipParkedHelp)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		by, err := a.by(reason)
 		if err != nil {
 			return err
 		}
-		edit := deadletter.Edit{Metadata: map[string]string{}}
+		edit := deadletter.Edit{Metadata: map[string]string{}, Force: force}
 		for _, entry := range set {
 			key, value, ok := strings.Cut(entry, "=")
 			if !ok || key == "" {
@@ -155,15 +161,15 @@ trails keep the difference.`,
 			return err
 		}
 		defer closing(d, &err)
+		diff, err := d.store.Preview(cmd.Context(), args[0], edit)
+		if err != nil {
+			return err
+		}
 		if dry {
-			diff, err := d.store.Preview(cmd.Context(), args[0], edit)
-			if err != nil {
-				return err
-			}
 			_, err = io.WriteString(a.out, diff)
 			return err
 		}
-		if err := a.confirm("Replace dead letter %s by an edited copy?", args[0]); err != nil {
+		if err := a.beforeEdit(cmd.Context(), d, args[0], force, skip, by); err != nil {
 			return err
 		}
 		l, err := d.store.Edit(cmd.Context(), args[0], edit, by)
@@ -177,6 +183,34 @@ trails keep the difference.`,
 		return nil
 	}
 	return cmd
+}
+
+// beforeEdit asks, and sees to it that the original does not run beside its copy.
+func (a *app) beforeEdit(ctx context.Context, d *desk, id string, force, skip bool, by deadletter.By) error {
+	l, err := d.store.One(ctx, id)
+	if err != nil {
+		return err
+	}
+	switch l.State {
+	case deadletter.Redriving, deadletter.Redriven:
+		if !force {
+			return exit(exitPartly, "dead letter %s is %s: its message may have taken effect, and the copy would do so as well; --force edits it all the same", id, l.State)
+		}
+	case deadletter.Resolved, deadletter.Discarded:
+		return fmt.Errorf("dead letter %s is %s: %w", id, l.State, deadletter.ErrBusy)
+	case deadletter.New:
+	}
+	parked, err := d.parkedOf(ctx, []pinnedLetter{{l.ID, l.Consumer, l.State}})
+	if err != nil {
+		return err
+	}
+	if len(parked) > 0 && !skip {
+		return refuseParked("edit", parked)
+	}
+	if err := a.confirm("Replace dead letter %s (%s) by an edited copy?", id, l.State); err != nil {
+		return err
+	}
+	return d.skip(ctx, parked, by)
 }
 
 // read returns what a file holds; nil for no name.
@@ -204,14 +238,20 @@ func (a *app) dltResolve() *cobra.Command {
 }
 
 func (a *app) dltMark(use, short, done string, mark func(*deadletter.Store, context.Context, deadletter.Filter, deadletter.By) (int, error)) *cobra.Command {
-	return a.dltChange(use, short, done, []deadletter.State{deadletter.New}, mark)
+	cmd := a.dltChange(use, short, done, []deadletter.State{deadletter.New}, mark)
+	cmd.Long = short + `.
+
+It is refused while one of the messages is parked, since that would run when its key is released: --skip-parked takes them out of their
+keys first.`
+	return cmd
 }
 
 func (a *app) dltPurge() *cobra.Command {
 	cmd := a.dltChange("purge", "Delete dead letters for good, with their trails", "purged", nil, (*deadletter.Store).Purge)
 	cmd.Long = `Delete dead letters for good, with their trails. One entry stays that tells who did it and why.
 
-For a person's data: headrace dlt purge --subject customer-7 --reason "erasure request 12"`
+For a person's data: headrace dlt purge --subject customer-7 --reason "erasure request 12". That leaves what is parked, in other tables:
+see the runbook. It is refused while a new or discarded letter's message is parked, which nothing would tell of any more.`
 	return cmd
 }
 
@@ -219,12 +259,13 @@ For a person's data: headrace dlt purge --subject customer-7 --reason "erasure r
 func (a *app) dltChange(use, short, done string, states []deadletter.State, change func(*deadletter.Store, context.Context, deadletter.Filter, deadletter.By) (int, error)) *cobra.Command {
 	var f filterFlags
 	var reason string
-	var dry, all bool
+	var dry, all, skip bool
 	cmd := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs)}
 	f.add(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the trail")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "count them and do nothing")
 	cmd.Flags().BoolVar(&all, "all", false, "without a filter: all of them")
+	cmd.Flags().BoolVar(&skip, "skip-parked", false, skipParkedHelp)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		given, err := f.parse()
 		if err != nil {
@@ -251,19 +292,42 @@ func (a *app) dltChange(use, short, done string, states []deadletter.State, chan
 			return err
 		}
 		defer closing(d, &err)
-		counts, err := d.store.Count(cmd.Context(), filter)
-		if err != nil {
-			return err
-		}
-		if dry || total(counts) == 0 {
+		if dry {
+			counts, err := d.store.Count(cmd.Context(), filter)
+			if err != nil {
+				return err
+			}
 			return a.showCounts(use, counts)
 		}
-		if err := a.confirm("%s: %s (%s)?", use, plural(total(counts), "dead letter"), statesText(counts)); err != nil {
-			return err
-		}
-		n, err := change(d.store, cmd.Context(), filter, by)
+		pins, err := d.pin(cmd.Context(), filter)
 		if err != nil {
 			return err
+		}
+		counts := countsOf(pins)
+		if len(pins) == 0 {
+			return a.showCounts(use, counts)
+		}
+		parked, err := d.parkedOf(cmd.Context(), unworked(use, pins))
+		if err != nil {
+			return err
+		}
+		if len(parked) > 0 && !skip {
+			return refuseParked(use, parked)
+		}
+		if err := a.confirm("%s: %s (%s)?", use, plural(len(pins), "dead letter"), statesText(counts)); err != nil {
+			return err
+		}
+		if err := d.skip(cmd.Context(), parked, by); err != nil {
+			return err
+		}
+		n := 0
+		for ids := range slices.Chunk(idsOf(pins), deadletter.MaxIDs) {
+			filter.IDs = ids
+			changed, err := change(d.store, cmd.Context(), filter, by)
+			n += changed
+			if err != nil {
+				return err
+			}
 		}
 		if a.isJSON() {
 			err = a.writeJSON(map[string]int64{done: int64(n), "selected": total(counts)})
@@ -276,6 +340,17 @@ func (a *app) dltChange(use, short, done string, states []deadletter.State, chan
 		return err
 	}
 	return cmd
+}
+
+// unworked are the letters whose messages must not be parked when use changes them. A purge of the others is no decision about
+// a message: that was redriven, or has a later letter.
+func unworked(use string, pins []pinnedLetter) []pinnedLetter {
+	if use != "purge" {
+		return pins
+	}
+	return slices.DeleteFunc(slices.Clone(pins), func(p pinnedLetter) bool {
+		return p.state != deadletter.New && p.state != deadletter.Discarded
+	})
 }
 
 func (a *app) dltIndex() *cobra.Command {

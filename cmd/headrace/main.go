@@ -29,7 +29,7 @@
 //	2  the command line makes no sense
 //	3  nothing was found
 //	4  done in part: some messages were not sent, or could not be changed
-//	5  a canary stopped the redrive: redriven messages failed again
+//	5  a canary stopped the redrive: redriven messages failed again, or were not handled in time
 //	6  not confirmed: answer y, or give --yes
 //	7  doctor found something that is wrong
 //	130  interrupted; what was done is done, and the same command goes on

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +30,11 @@ sent does not stop the others. When it is interrupted, the same command goes on:
 sent again after the claim has ended, and the consumer's inbox removes the copy. A consumer that had handled a message after
 all does not do so again.
 
---canary sends 1, then 10, then the rest, and stops as soon as one of them fails again.`,
+--canary sends 1, then 10, then the rest, and stops as soon as one of them fails again, or if the database tells that they were
+not handled within --canary-wait. Of a consumer without an inbox in the database it cannot tell, and goes on then.
+
+What a consumer that parks has parked is not sent: its key is released, in the database. WITHOUT --database nobody knows what is parked: the
+copy that is sent is taken for a duplicate, and the key stays parked. Name the database, or use "park release".`,
 		Args: args(cobra.NoArgs),
 	}
 	f.add(cmd)
@@ -38,8 +43,8 @@ all does not do so again.
 	flags.StringVar(&batch, "batch", "", "name of the run (default: a random one)")
 	flags.BoolVar(&dry, "dry-run", false, "count them and do nothing")
 	flags.BoolVar(&all, "all", false, "without a filter: all that are new")
-	flags.BoolVar(&canary, "canary", false, "send 1, then 10, then the rest; stop when one fails again")
-	flags.DurationVar(&canaryWait, "canary-wait", deadletter.DefaultCanaryWait, "how long a step waits where nobody can tell that a message was handled")
+	flags.BoolVar(&canary, "canary", false, "send 1, then 10, then the rest; stop when one fails again or is not handled")
+	flags.DurationVar(&canaryWait, "canary-wait", deadletter.DefaultCanaryWait, "how long a step waits for its messages to be handled")
 	flags.Float64Var(&rate, "rate", deadletter.Unlimited, "messages per second (default: without limit)")
 	flags.IntVar(&limit, "limit", 0, "how many at most (default: all)")
 	flags.IntVar(&maxHops, "max-hops", deadletter.DefaultMaxHops, "refuse messages that were redriven that often")
@@ -76,15 +81,13 @@ all does not do so again.
 		if d.broker.reader != nil {
 			config.Original = deadletter.OriginalFrom(d.broker.reader)
 		}
+		release := d.releases(parking.Reason(by))
 		if d.db != nil {
-			ledger := d.db.Parking()
-			config.Parked = func(ctx context.Context, r poison.Record) (bool, error) {
-				return parking.Redrive(ctx, ledger, r, parking.Reason(by))
-			}
+			config.Parked = release.redrive
 		}
 		if canary {
 			config.Canary, config.CanaryWait = []int{1, 10}, canaryWait
-			if config.Watcher, err = d.watcher(ctx, filter); err != nil {
+			if config.Watcher, err = d.watcher(ctx, filter, release); err != nil {
 				return err
 			}
 		}
@@ -97,21 +100,19 @@ all does not do so again.
 		if err != nil {
 			return usage("%w", err)
 		}
-		counts, err := redriver.Count(ctx, filter)
-		if err != nil {
-			return err
-		}
-		a.warnSkipped(d)
 		if dry {
-			return a.showCounts("redrive", counts)
-		}
-		if n := total(counts); n > 0 { // else there may be claims that have ended
-			if limit > 0 {
-				n = min(n, int64(limit))
-			}
-			if err := a.confirm("redrive %s?", plural(n, "dead letter")); err != nil {
+			counts, err := redriver.Count(ctx, filter)
+			if err != nil {
 				return err
 			}
+			a.warnSkipped(d)
+			return a.showCounts("redrive", counts)
+		}
+		if config.Only, err = a.confirmRedrive(ctx, d, filter, limit); err != nil {
+			return err
+		}
+		if redriver, err = deadletter.NewRedriver(config); err != nil {
+			return err
 		}
 		if !a.isJSON() && isTerminal(a.err) {
 			bar.w = a.err
@@ -124,6 +125,34 @@ all does not do so again.
 		return errors.Join(a.showReport(report), err)
 	}
 	return cmd
+}
+
+// confirmRedrive asks, and returns the ids of the letters that were confirmed: those that can be redriven, and those whose claim
+// may have ended.
+func (a *app) confirmRedrive(ctx context.Context, d *desk, f deadletter.Filter, limit int) ([]string, error) {
+	if len(f.States) == 0 {
+		f.States = []deadletter.State{deadletter.New}
+	}
+	f.States = append(slices.Clone(f.States), deadletter.Redriving)
+	pins, err := d.pin(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	a.warnSkipped(d)
+	if d.db == nil {
+		fmt.Fprintln(a.err, "headrace: without --database parked keys stay parked: what their consumers get is a duplicate to them")
+	}
+	counts := countsOf(pins)
+	delete(counts, deadletter.Redriving)
+	if n := total(counts); n > 0 { // else there may be claims that have ended
+		if limit > 0 {
+			n = min(n, int64(limit))
+		}
+		if err := a.confirm("redrive %s?", plural(n, "dead letter")); err != nil {
+			return nil, err
+		}
+	}
+	return append([]string{}, idsOf(pins)...), nil
 }
 
 // outcome is the exit code of a run that went to its end.
@@ -158,16 +187,76 @@ func (a *app) showReport(r deadletter.RedriveReport) error {
 	return nil
 }
 
-// watcher looks for redriven messages that failed again on their dead-letter topics and in the database, and for those that were handled
-// in the inbox, if that is in the same database.
-type watcher struct {
-	tail  *deadletter.Tail
-	store *deadletter.Store
-	db    *database
+// releases remembers the parked messages whose keys a redrive released. They run from the database: nothing on the broker tells what
+// becomes of them.
+type releases struct {
+	ledger parking.Ledger // nil without a database
+	why    parking.Reason
+	parked []parking.Message // as they were before
 }
 
-func (d *desk) watcher(ctx context.Context, f deadletter.Filter) (*watcher, error) {
-	w := &watcher{store: d.store, db: d.db}
+func (d *desk) releases(why parking.Reason) *releases {
+	if d.db == nil {
+		return &releases{why: why}
+	}
+	return &releases{ledger: d.db.Parking(), why: why}
+}
+
+// redrive is a deadletter.RedriveConfig.Parked.
+func (r *releases) redrive(ctx context.Context, letter poison.Record) (bool, error) {
+	before, parked, err := findParked(ctx, r.ledger, letter.Consumer, letter.MessageID)
+	if err != nil || !parked {
+		return false, err
+	}
+	released, err := parking.Redrive(ctx, r.ledger, letter, r.why)
+	if released {
+		r.parked = append(r.parked, before)
+	}
+	return released, err
+}
+
+// failed returns the dead letters of released messages that failed again: such a message keeps its place, with its new failure.
+func (r *releases) failed(ctx context.Context) ([]poison.Record, error) {
+	var list []poison.Record
+	for _, before := range r.parked {
+		now, parked, err := findParked(ctx, r.ledger, before.Consumer, before.ID)
+		if err != nil {
+			return nil, err
+		}
+		if parked && now.Record.ID != "" && now.Record.ID != before.Record.ID {
+			list = append(list, now.Record)
+		}
+	}
+	return list, nil
+}
+
+// findParked returns a message if it is parked.
+func findParked(ctx context.Context, ledger parking.Ledger, consumer, id string) (m parking.Message, parked bool, err error) {
+	if consumer == "" || id == "" {
+		return m, false, nil
+	}
+	key, seq, found, err := ledger.Find(ctx, consumer, id)
+	if err != nil || !found {
+		return m, false, err
+	}
+	at, err := ledger.Messages(ctx, consumer, key, seq-1, 1)
+	if err != nil || len(at) == 0 || at[0].ID != id { // handled meanwhile
+		return m, false, err
+	}
+	return at[0], true, nil
+}
+
+// watcher looks for redriven messages that failed again on their dead-letter topics, in the database and among the parked ones, and for
+// those that were handled in the inbox, if that is in the same database.
+type watcher struct {
+	tail    *deadletter.Tail
+	store   *deadletter.Store
+	db      *database
+	release *releases
+}
+
+func (d *desk) watcher(ctx context.Context, f deadletter.Filter, release *releases) (*watcher, error) {
+	w := &watcher{store: d.store, db: d.db, release: release}
 	names := d.names
 	if len(names) == 0 && d.store != nil {
 		groups, err := d.store.Groups(ctx, f, deadletter.MaxLimit)
@@ -188,9 +277,11 @@ func (d *desk) watcher(ctx context.Context, f deadletter.Filter) (*watcher, erro
 
 // Failed implements deadletter.Watcher.
 func (w *watcher) Failed(ctx context.Context, batch string) ([]poison.Record, error) {
-	var all []poison.Record
+	all, err := w.release.failed(ctx)
+	if err != nil || len(all) > 0 {
+		return all, err
+	}
 	if w.tail != nil {
-		var err error
 		if all, err = w.tail.Failed(ctx, batch); err != nil || len(all) > 0 {
 			return all, err
 		}
@@ -201,10 +292,31 @@ func (w *watcher) Failed(ctx context.Context, batch string) ([]poison.Record, er
 	return w.store.Failed(ctx, batch)
 }
 
-// Done implements deadletter.Watcher.
+// Done implements deadletter.Watcher. A claim is no sign of a message that is parked: it was made when that was.
 func (w *watcher) Done(ctx context.Context, consumer string, ids []string) ([]string, error) {
 	if w.db == nil {
 		return nil, deadletter.ErrUnknown
 	}
-	return w.db.claimed(ctx, consumer, ids)
+	claims, err := w.db.claims(ctx, consumer)
+	if err != nil {
+		return nil, err
+	}
+	if !claims { // it has no inbox, or none here
+		return nil, deadletter.ErrUnknown
+	}
+	claimed, err := w.db.claimed(ctx, consumer, ids)
+	if err != nil {
+		return nil, err
+	}
+	var done []string
+	for _, id := range claimed {
+		_, _, parked, err := w.db.Parking().Find(ctx, consumer, id)
+		if err != nil {
+			return nil, err
+		}
+		if !parked {
+			done = append(done, id)
+		}
+	}
+	return done, nil
 }

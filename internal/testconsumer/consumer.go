@@ -14,6 +14,7 @@ import (
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
+	"github.com/headrace-go/headrace/parking"
 	"github.com/headrace-go/headrace/runtime"
 	"github.com/headrace-go/headrace/stores/sqlstore"
 )
@@ -34,6 +35,12 @@ type Consumer struct {
 // Start makes the table for effects and runs a consumer of the events "order.placed" on topic.
 func Start(t testing.TB, b brokers.Broker, store *sqlstore.Store, name, topic, table string) *Consumer {
 	t.Helper()
+	return StartParking(t, b, store, name, topic, table, nil)
+}
+
+// StartParking is Start of a consumer that parks by policy, if there is one.
+func StartParking(t testing.TB, b brokers.Broker, store *sqlstore.Store, name, topic, table string, policy *parking.Policy) *Consumer {
+	t.Helper()
 	c := &Consumer{db: store.DB(), table: table, runs: map[string]int{}}
 	if _, err := c.db.ExecContext(t.Context(), "CREATE TABLE "+table+" (id VARCHAR(255) NOT NULL)"); err != nil {
 		t.Fatal(err)
@@ -42,7 +49,7 @@ func Start(t testing.TB, b brokers.Broker, store *sqlstore.Store, name, topic, t
 	if err != nil {
 		t.Fatal(err)
 	}
-	runtime.HandleTx(rt.Consumer(name, topic), "order.placed", store, c.handle)
+	runtime.HandleTx(rt.ConsumerWith(runtime.ConsumerConfig{Name: name, Topic: topic, Park: policy}), "order.placed", store, c.handle)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- rt.Run(ctx) }()
@@ -92,6 +99,17 @@ func (c *Consumer) Runs(id string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.runs[id]
+}
+
+// AllRuns tells how often the handler ran.
+func (c *Consumer) AllRuns() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := 0
+	for _, n := range c.runs {
+		all += n
+	}
+	return all
 }
 
 // Effects tells how often each event took effect.

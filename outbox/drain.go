@@ -207,8 +207,12 @@ func (d *drain) may(g *grant, rows []Row) bool {
 func (d *drain) confirm(rows []Row) {
 	d.t.refused = 0
 	d.answers()
+	held := len(d.t.held)
 	for i := 0; i < len(rows) && len(d.t.held) > 0; i++ {
 		delete(d.t.held, lane(&rows[i]))
+	}
+	if len(d.t.held) < held {
+		d.note()
 	}
 	d.rows += len(rows)
 	d.stats.published.Add(uint64(len(rows)))

@@ -124,6 +124,40 @@ func TestFailingKeyHoldsItselfOnly(t *testing.T) {
 	}
 }
 
+// A key failed and was well again. As long as its topic had other rows, the stats went on to say that it fails.
+func TestRecoveredKeyOfABusyTopicDoesNotFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := outboxsuite.NewMemory()
+		var away atomic.Bool
+		away.Store(true)
+		b := &broker{before: func(_ string, msgs []*message.Message) error {
+			time.Sleep(10 * time.Millisecond)
+			for _, msg := range msgs {
+				if away.Load() && msg.UUID == "hot" {
+					return errAway
+				}
+			}
+			return nil
+		}}
+		add(t, m, "t", "hot", "hot")
+		add(t, m, "t", "cold", names("cold-", 10_000)...)
+		x := run(t, m, b, outbox.RelayConfig{Page: 10, Batch: 5, BackoffMax: time.Second})
+		pass(2 * time.Second)
+		if s := x.Stats(); len(s.Failing) != 1 || s.Failing[0].Lanes != 1 {
+			t.Fatalf("failing before: %+v, want one key", s.Failing)
+		}
+		away.Store(false)
+		pass(2 * time.Second)
+		if s := x.Stats(); len(s.Failing) != 0 {
+			t.Errorf("failing afterwards: %+v, want none", s.Failing)
+		}
+		if left, err := m.Backlog(t.Context(), 100_000); err != nil || left.Rows == 0 {
+			t.Errorf("%d rows are left, %v: the test shows nothing", left.Rows, err)
+		}
+		x.mustStop(t)
+	})
+}
+
 // One topic hangs, one fails; the others do not notice.
 func TestSlowTopicHoldsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -44,9 +44,10 @@ type RelayConfig struct {
 	// 4, at most 64. With 1 all rows of a topic are published in the order of their ids.
 	InFlight int
 
-	// Page is the most rows read at once, PageBytes the most bytes of payload and metadata (one row is
-	// read whatever its size). Memory is bounded by Topics times 3 PageBytes. Defaults 1,000 and 4 MiB;
-	// at most 10,000 and 1 GiB.
+	// Page is the most rows read at once. A page ends with the row that reaches PageBytes, of payload and metadata: so it
+	// holds up to PageBytes and its last row, whatever size that has (at most MaxPayloadBytes and MaxMetadataBytes). Up to
+	// three pages of each topic that is published are in memory: 3 times Topics times that, by default 192 MiB and 48 rows.
+	// Defaults 1,000 and 4 MiB; at most 10,000 and 1 GiB.
 	Page, PageBytes int
 
 	// Topics is how many topics are published at the same moment. A publisher that hangs takes one of

@@ -91,7 +91,8 @@ type Query struct {
 	// NotKeys are keys and NotIDs are ids whose rows are left out.
 	NotKeys []string
 	NotIDs  []int64
-	// Rows and Bytes (of payload and metadata) bound the answer; one row is returned whatever its size.
+	// Rows and Bytes (of payload and metadata) bound the answer: it ends with the row that reaches either, whatever size
+	// that row has.
 	Rows, Bytes int
 }
 

@@ -32,8 +32,8 @@ type Row struct {
 	Metadata map[string]string
 	// Payload is stored byte for byte; nil (a tombstone) stays nil.
 	Payload []byte
-	// CreatedAt is when it was added, by the database's clock. AvailableAt is when it may be published;
-	// the zero time: at once.
+	// CreatedAt is when it was added, by the database's clock; of a row that [Source.Promote] has moved, when it was due.
+	// AvailableAt is when it may be published; the zero time: at once.
 	CreatedAt, AvailableAt time.Time
 }
 

@@ -305,6 +305,9 @@ func (m *Memory) Promote(ctx context.Context, limit int) (int, error) {
 	for _, r := range due {
 		delete(m.delayed, r.ID)
 		m.nextID++
+		if r.AvailableAt.After(r.CreatedAt) {
+			r.CreatedAt = r.AvailableAt // from now on it waits for the relay
+		}
 		r.ID, r.AvailableAt = m.nextID, time.Time{}
 		m.rows[r.ID] = r
 	}

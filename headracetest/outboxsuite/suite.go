@@ -36,6 +36,9 @@ type Subject[Tx any] struct {
 // limit bounds every wait of the suite.
 const limit = 30 * time.Second
 
+// clocks is how far the database's clock may be from ours.
+const clocks = 20 * time.Millisecond
+
 // Run runs the suite. open returns a subject with empty tables; it is called for each test.
 func Run[Tx any](t *testing.T, open func(t *testing.T) Subject[Tx]) {
 	for _, test := range []struct {
@@ -685,7 +688,9 @@ func testInsertDelayed[Tx any](t *testing.T, s Subject[Tx]) {
 	ctx := testContext(t)
 	now := keyed("now", "k ☃")
 	now.Metadata["a"] = "b"
-	for d, msg := range map[time.Duration]*message.Message{time.Hour: keyed("in an hour", "k"), time.Millisecond: now, 2 * time.Minute: message.NewMessage("nil", nil)} {
+	const soon = 200 * time.Millisecond
+	due := time.Now().Add(soon)
+	for d, msg := range map[time.Duration]*message.Message{time.Hour: keyed("in an hour", "k"), soon: now, 2 * time.Minute: message.NewMessage("nil", nil)} {
 		if err := outbox.Delay(ctx, to, d, "orders", msg); err != nil {
 			t.Fatal(err)
 		}
@@ -702,6 +707,9 @@ func testInsertDelayed[Tx any](t *testing.T, s Subject[Tx]) {
 	wantUUIDs(t, "after promotion", rows, "now")
 	if r := rows[0]; r.Key != "k ☃" || r.Bucket != outbox.BucketOf("k ☃") || string(r.Payload) != "payload of now" || !maps.Equal(r.Metadata, now.Metadata) {
 		t.Errorf("promoted: got %+v", r)
+	}
+	if got := rows[0].CreatedAt; got.Before(due.Add(-clocks)) || got.After(time.Now().Add(clocks)) {
+		t.Errorf("created %v before it was due; want the time from which it waits for the relay", due.Sub(got))
 	}
 	if err := outbox.Delay(ctx, to, -1, "orders", now); !errors.Is(err, outbox.ErrInvalid) {
 		t.Errorf("a delay below zero: %v, want ErrInvalid", err)

@@ -37,7 +37,7 @@
 //	headrace.consumer.blocked           updown, {message}  held because their dead letter cannot be written
 //	headrace.consumer.oldest_in_flight  gauge, s           age of the oldest delivery being handled
 //	headrace.consumer.lag               gauge, {message}   not yet delivered, where it is known
-//	headrace.outbox.depth               gauge, {message}   rows not yet published
+//	headrace.outbox.depth               gauge, {message}   rows not yet published, up to 100,000
 //	headrace.outbox.oldest              gauge, s           age of the oldest of them
 //
 // Partition ids and message ids are on spans only, never on metrics. The error types of one consumer or

@@ -205,7 +205,7 @@ var (
 	}
 	outboxDepth = instrument{
 		"headrace.outbox.depth", unitMessages,
-		"Number of outbox rows that are not yet published.",
+		"Number of outbox rows that are not yet published, up to 100,000.",
 	}
 	outboxOldest = instrument{
 		"headrace.outbox.oldest", unitSeconds,
@@ -213,11 +213,11 @@ var (
 	}
 	outboxDead = instrument{
 		"headrace.outbox.dead", unitMessages,
-		"Number of outbox rows that were given up.",
+		"Number of outbox rows that were given up, up to 100,000.",
 	}
 	outboxDelayed = instrument{
 		"headrace.outbox.delayed", unitMessages,
-		"Number of outbox rows whose time has not come.",
+		"Number of outbox rows whose time has not come, up to 100,000.",
 	}
 	outboxBuckets = instrument{
 		"headrace.outbox.buckets", unitBuckets,

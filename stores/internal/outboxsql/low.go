@@ -212,9 +212,9 @@ func (s *Source) sweep(ctx context.Context, topic string, m *mark) error {
 		return true, err
 	}, "SELECT id FROM ("+
 		"(SELECT id FROM "+s.outbox+" WHERE topic = ? AND id = ANY (CAST(CAST(? AS text) AS bigint[])))"+
-		" UNION ALL (SELECT id FROM "+s.outbox+" WHERE (topic, id) >= (?, ?) AND (topic, id) <= (?, ?) ORDER BY topic, id LIMIT ?)"+
+		" UNION ALL (SELECT id FROM "+s.outbox+" WHERE topic = ? AND id >= ? AND id <= ? ORDER BY topic, id LIMIT ?)"+
 		" UNION ALL (SELECT id FROM "+s.dead+" WHERE topic = ? AND blocks ORDER BY id LIMIT ?)) x ORDER BY id",
-		topic, "{"+digits(m.stuck)+"}", topic, m.low+1, topic, m.candidate, maxStuck+1, topic, maxStuck+1)
+		topic, "{"+digits(m.stuck)+"}", topic, m.low+1, m.candidate, maxStuck+1, topic, maxStuck+1)
 	if err != nil {
 		return fmt.Errorf("read what is left of topic %q in %s: %w", topic, s.outbox, err)
 	}
@@ -241,13 +241,7 @@ func (s *Source) topicsBeyond(ctx context.Context, after string, limit int) ([]o
 		}
 		topics, from, stuck = topics[begin:], from[begin:], stuck[begin:]
 		lowers := append([]string{after}, topics...)
-		var stuckTopics []string
-		var stuckIDs []int64
-		for i := range topics {
-			for _, id := range stuck[i] {
-				stuckTopics, stuckIDs = append(stuckTopics, topics[i]), append(stuckIDs, id)
-			}
-		}
+		stuckTopics, stuckIDs := flat(topics, stuck)
 		list, same, err := s.listTopics(ctx, limit, []any{
 			textArray(lowers), textArray(topics), limit, limit, textArray(topics), "{" + digits(from) + "}", textArray(stuckTopics), "{" + digits(stuckIDs) + "}", limit,
 		})
@@ -255,6 +249,16 @@ func (s *Source) topicsBeyond(ctx context.Context, after string, limit int) ([]o
 			return list, err
 		}
 	}
+}
+
+// flat lists each stuck row with its topic.
+func flat(topics []string, stuck [][]int64) (of []string, ids []int64) {
+	for i, list := range stuck {
+		for _, id := range list {
+			of, ids = append(of, topics[i]), append(ids, id)
+		}
+	}
+	return of, ids
 }
 
 func (s *Source) listTopics(ctx context.Context, limit int, args []any) (list []outbox.Topic, same bool, err error) {
@@ -276,6 +280,9 @@ func (s *Source) listTopics(ctx context.Context, limit int, args []any) (list []
 	return list, same, err
 }
 
+// texts and bigints are arguments of [textArray] and of digits in braces.
+const texts, bigints = "CAST(CAST(? AS text) AS text[])", "CAST(CAST(? AS text) AS bigint[])"
+
 // beyondQuery looks for topics in the gaps between the known ones (lower and upper bounds; the last gap has no
 // upper one), for rows of the known ones beyond their marks, and for rows that a mark has passed. The empty
 // topic is a line for the time of the server's start.
@@ -284,35 +291,48 @@ func (s *Source) beyondQuery() string {
 		return "CASE WHEN " + upper + " IS NULL THEN (SELECT min(o.topic) FROM " + s.outbox + " o WHERE o.topic > " + lower + ")" +
 			" ELSE (SELECT min(o.topic) FROM " + s.outbox + " o WHERE o.topic > " + lower + " AND o.topic < " + upper + ") END"
 	}
-	const texts, ids = "CAST(CAST(? AS text) AS text[])", "CAST(CAST(? AS text) AS bigint[])"
 	first := "(SELECT o.created_at FROM " + s.outbox + " o WHERE (o.topic, o.id) >= (m.topic, m.id) AND (o.topic, o.id) <= (m.topic, 9223372036854775807) ORDER BY o.topic, o.id LIMIT 1)"
 	return "WITH RECURSIVE t (topic, upper, n) AS (" +
 		"SELECT " + next(`g.lower COLLATE "C"`, `g.upper COLLATE "C"`) + `, g.upper COLLATE "C", 1 FROM unnest(` + texts + ", " + texts + ") g (lower, upper)" +
 		" UNION ALL SELECT " + next("t.topic", "t.upper") + ", t.upper, t.n + 1 FROM t WHERE t.topic IS NOT NULL AND t.n < ?" +
 		"), found (topic, created_at) AS (" +
 		"(SELECT m.topic, f.created_at FROM (SELECT topic, CAST(0 AS bigint) AS id FROM t WHERE topic IS NOT NULL ORDER BY topic LIMIT ?) m CROSS JOIN LATERAL " + first + " f)" +
-		` UNION ALL (SELECT m.topic, f.created_at FROM unnest(` + texts + ", " + ids + ") m (topic, id) CROSS JOIN LATERAL " + first + " f)" +
-		" UNION ALL (SELECT m.topic, f.created_at FROM unnest(" + texts + ", " + ids + ") m (topic, id) CROSS JOIN LATERAL" +
+		` UNION ALL (SELECT m.topic, f.created_at FROM unnest(` + texts + ", " + bigints + ") m (topic, id) CROSS JOIN LATERAL " + first + " f)" +
+		" UNION ALL (SELECT m.topic, f.created_at FROM unnest(" + texts + ", " + bigints + ") m (topic, id) CROSS JOIN LATERAL" +
 		" (SELECT o.created_at FROM " + s.outbox + " o WHERE o.topic = m.topic AND o.id = m.id LIMIT 1) f)" +
 		") SELECT topic, age, server FROM (SELECT topic, " + s.d.micros(s.d.now()) + " - " + s.d.micros("min(created_at)") + " AS age, " +
 		s.d.micros("pg_postmaster_start_time()") + ` AS server FROM found GROUP BY topic` +
 		" UNION ALL SELECT '', 0, " + s.d.micros("pg_postmaster_start_time()") + `) r ORDER BY topic COLLATE "C" LIMIT ? + 1`
 }
 
-// countBeyond counts rows beyond the marks; none has none.
-func (s *Source) countBeyond(ctx context.Context, limit int) (n int64, none bool, err error) {
+// count counts the rows that exist: beyond the marks, of topics without one, and those that a mark has passed. Behind an
+// old snapshot it does not walk over what was published.
+func (s *Source) count(ctx context.Context, limit int) (int64, error) {
 	topics, from, stuck := s.low.known()
-	if len(topics) == 0 {
-		return 0, true, nil
+	stuckTopics, stuckIDs := flat(topics, stuck)
+	lowers := append([]string{""}, topics...) // of the gaps; the last one has no upper bound
+	known := textArray(topics)
+	return s.number(ctx, s.counting,
+		known, "{"+digits(from)+"}", limit, limit, // beyond the marks
+		textArray(lowers[:len(topics)]), known, limit, limit, // in the gaps
+		lowers[len(topics)], limit, // beyond the last topic
+		textArray(stuckTopics), "{"+digits(stuckIDs)+"}", limit, limit, limit)
+}
+
+// countingQuery is that of count. The orders make it walk the primary key, whatever the statistics say.
+func (s *Source) countingQuery() string {
+	some := func(cond string) string {
+		return "SELECT 1 AS one FROM " + s.outbox + " o WHERE " + cond + " ORDER BY o.topic, o.id LIMIT ?"
 	}
-	passed := 0
-	for _, ids := range stuck {
-		passed += len(ids)
+	each := func(list, cond string) string { // the statement's first limit is that for one of the list
+		return "(SELECT f.one FROM " + list + " CROSS JOIN LATERAL (" + some(cond) + ") f LIMIT ?)"
 	}
-	n, err = s.number(ctx, "SELECT count(*) FROM (SELECT 1 AS one FROM unnest(CAST(CAST(? AS text) AS text[]), CAST(CAST(? AS text) AS bigint[])) m (topic, id)"+
-		" CROSS JOIN LATERAL (SELECT 1 FROM "+s.outbox+" o WHERE (o.topic, o.id) >= (m.topic, m.id) AND (o.topic, o.id) <= (m.topic, 9223372036854775807) LIMIT ?) f LIMIT ?) c",
-		textArray(topics), "{"+digits(from)+"}", limit, limit)
-	return min(n+int64(passed), int64(limit)), false, err
+	return "SELECT count(*) FROM (" +
+		each("unnest("+texts+", "+bigints+") m (topic, id)", "(o.topic, o.id) >= (m.topic, m.id) AND (o.topic, o.id) <= (m.topic, 9223372036854775807)") +
+		" UNION ALL " + each("unnest("+texts+", "+texts+") g (lower, upper)", `o.topic > g.lower COLLATE "C" AND o.topic < g.upper COLLATE "C"`) +
+		" UNION ALL (" + some("o.topic > ?") + ")" +
+		" UNION ALL " + each("unnest("+texts+", "+bigints+") m (topic, id)", "o.topic = m.topic AND o.id = m.id") +
+		" LIMIT ?) c"
 }
 
 // lookBelow looks for rows below the marks that should not be there, and drops the marks if there are any.
@@ -336,8 +356,8 @@ func (s *Source) lookBelow(ctx context.Context) error {
 		all = append(all, stuck[i]...)
 	}
 	n, err := s.number(ctx, "SELECT count(*) FROM (SELECT 1 AS one FROM unnest(CAST(CAST(? AS text) AS text[]), CAST(CAST(? AS text) AS bigint[])) m (topic, id)"+
-		" CROSS JOIN LATERAL (SELECT 1 FROM "+s.outbox+" o WHERE (o.topic, o.id) >= (m.topic, 0) AND (o.topic, o.id) < (m.topic, m.id)"+
-		" AND (o.id IN (SELECT unnest(CAST(CAST(? AS text) AS bigint[])))) IS NOT TRUE LIMIT 1) f LIMIT 1) c",
+		" CROSS JOIN LATERAL (SELECT 1 FROM "+s.outbox+" o WHERE o.topic = m.topic AND o.id >= 0 AND o.id < m.id"+
+		" AND (o.id IN (SELECT unnest(CAST(CAST(? AS text) AS bigint[])))) IS NOT TRUE ORDER BY o.topic, o.id LIMIT 1) f LIMIT 1) c",
 		textArray(topics), "{"+digits(from)+"}", "{"+digits(all)+"}")
 	if err != nil {
 		return fmt.Errorf("look for rows of %s with old ids: %w", s.outbox, err)

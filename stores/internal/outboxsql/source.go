@@ -33,8 +33,8 @@ type Source struct {
 
 	outbox, delayed, dead, relay, lease string // the tables
 
-	low    lowWater // Postgres
-	beyond string   // the query of topicsBeyond
+	low              lowWater // Postgres
+	beyond, counting string   // the queries of topicsBeyond and count
 }
 
 var (
@@ -49,7 +49,7 @@ func New(n schema.Names, db DB, tx func(ctx context.Context, f func(DB) error) e
 		outbox: n.Table("outbox"), delayed: n.Table("outbox_delayed"), dead: n.Table("outbox_dead"),
 		relay: n.Table("outbox_relay"), lease: n.Table("outbox_lease"),
 	}
-	s.beyond = s.beyondQuery()
+	s.beyond, s.counting = s.beyondQuery(), s.countingQuery()
 	return s
 }
 
@@ -101,25 +101,22 @@ func (s *Source) Topics(ctx context.Context, after string, limit int) ([]outbox.
 // Backlog implements outbox.Source.
 func (s *Source) Backlog(ctx context.Context, limit int) (outbox.Backlog, error) {
 	var b outbox.Backlog
-	counted := false
 	if s.d == postgres {
 		if err := s.lookBelow(ctx); err != nil {
 			return b, err
 		}
-		n, none, err := s.countBeyond(ctx, limit)
-		if err != nil {
-			return b, fmt.Errorf("count rows of %s: %w", s.outbox, err)
-		}
-		b.Rows, counted = int(n), !none
 	}
 	for _, c := range []struct {
 		table string
 		n     *int
 	}{{s.outbox, &b.Rows}, {s.delayed, &b.Delayed}, {s.dead, &b.Dead}} {
-		if c.table == s.outbox && counted {
-			continue
+		var n int64
+		var err error
+		if c.table == s.outbox && s.d == postgres {
+			n, err = s.count(ctx, limit)
+		} else {
+			n, err = s.number(ctx, "SELECT count(*) FROM (SELECT 1 AS one FROM "+c.table+" LIMIT ?) c", limit)
 		}
-		n, err := s.number(ctx, "SELECT count(*) FROM (SELECT 1 AS one FROM "+c.table+" LIMIT ?) c", limit)
 		if err != nil {
 			return outbox.Backlog{}, fmt.Errorf("count rows of %s: %w", c.table, err)
 		}

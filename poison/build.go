@@ -70,7 +70,7 @@ func (p *Poison) record(ctx context.Context, f *flight.Flight, msg *message.Mess
 	if panicked, ok := errors.AsType[*classify.PanicError](fail.Err); ok {
 		r.Stack = cut(readable(string(panicked.Stack)), p.config.MaxStackBytes)
 	}
-	r.ID = r.deriveID()
+	r.ID = r.deriveID(RedriveOf(ctx).life())
 	eventType, _ := event.TypeOf(msg)
 	r.Fingerprint = fingerprint(r.Consumer, eventType, r.ErrorType, said)
 	return r
@@ -90,12 +90,16 @@ func original(metadata message.Metadata) map[string]string {
 	return kept
 }
 
-// deriveID makes the dead letter's id. It is the same for each copy of one death.
-func (r *Record) deriveID() string {
+// deriveID makes the dead letter's id. It is the same for each copy of one death. life is "" but for what a replay brought back.
+func (r *Record) deriveID(life string) string {
 	if r.MessageID == "" {
 		return watermill.NewUUID() // nothing tells copies apart from strangers
 	}
-	sum := sumOf("headrace dead letter 1", r.Consumer, r.MessageID, strconv.Itoa(r.Deaths))
+	parts := []string{"headrace dead letter 1", r.Consumer, r.MessageID, strconv.Itoa(r.Deaths)}
+	if life != "" {
+		parts = append(parts, life)
+	}
+	sum := sumOf(parts...)
 	sum[6] = sum[6]&0x0f | 0x80 // version 8, RFC 9562: of our own making
 	sum[8] = sum[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])

@@ -60,7 +60,8 @@ var ErrNotRedrive = errors.New("not a redriven message: no " + MetaRedriveVersio
 type Redrive struct {
 	Kind RedriveKind
 
-	// Hops is how often the message was redriven, this time included; Batch names the operator's run.
+	// Hops is how often the message was redriven, this time included; Batch names the operator's run. A dead letter of a
+	// replayed message is told from those of before the replay by it: give each replay one of its own.
 	Hops  int
 	Batch string
 
@@ -235,6 +236,20 @@ func (r *Redrive) failed(rec *Record) {
 	if before := r.Record.Deaths; before > 0 && before < maxHops {
 		rec.Deaths = before + 1
 	}
+}
+
+// life tells the deaths of a message that a replay brought back, which are counted from 1 again, from those before: by the
+// replay's batch, and after a redrive of such a dead letter by its id. It is "" for all others.
+func (r *Redrive) life() string {
+	switch {
+	case r == nil:
+		return ""
+	case r.Record.Deaths == 0:
+		return r.Batch // a replay's, which may have been delayed or parked since
+	case r.Kind == KindRedrive && r.Record.ID != "" && r.Record.ID != r.Record.deriveID(""):
+		return r.Record.ID
+	}
+	return ""
 }
 
 // topicOf is where the message was first read: its dead letters go to the topic of that one's.

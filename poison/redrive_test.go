@@ -129,6 +129,64 @@ func TestRedrivenMessageThatFailsAgain(t *testing.T) {
 	}
 }
 
+// A message died, and again after a redrive, and was replayed. Its death then was counted as the first, and its dead letter had the
+// id of the first one: whoever indexed it had it already, and dropped it.
+func TestDeathsOfAReplayedMessageHaveIDsOfTheirOwn(t *testing.T) {
+	dies := func(r poison.Redrive) poison.Record {
+		t.Helper()
+		sent, err := r.Message(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg, dlt := arrive(t.Context(), sent), &dltPublisher{}
+		flight.Ensure(msg).Topic = "billing.orders.REDRIVE"
+		if _, err := newPoison(t, dlt).Middleware(fails(gaveUp(classify.VerdictPoison, errDown)))(msg); err != nil {
+			t.Fatal(err)
+		}
+		_, rec := dlt.only(t)
+		return rec
+	}
+	_, first := die(t, gaveUp(classify.VerdictPoison, errDown), nil)
+	again := func(kind poison.RedriveKind, batch string, rec poison.Record) poison.Redrive {
+		return poison.Redrive{Kind: kind, Hops: rec.Hops + 1, Batch: batch, Record: rec}
+	}
+	original, err := poison.RecordOf("billing.orders", newMessage(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	replay := poison.Redrive{Kind: poison.KindReplay, Batch: "replay-1", Record: original}
+	other := poison.Redrive{Kind: poison.KindReplay, Batch: "replay-2", Record: original}
+	replayed := dies(replay)
+	redriven := again(poison.KindRedrive, "b", replayed)
+	deaths := map[string]poison.Record{
+		"first": first, "redriven": dies(again(poison.KindRedrive, "a", first)),
+		"replayed": replayed, "replayed and redriven": dies(redriven), "replayed twice": dies(other),
+	}
+	seen := map[string]string{}
+	for name, rec := range deaths {
+		if rec.MessageID != first.MessageID {
+			t.Errorf("%s: message %q, want %q", name, rec.MessageID, first.MessageID)
+		}
+		if before, is := seen[rec.ID]; is {
+			t.Errorf("%s: has the id of another death, %s", name, before)
+		}
+		seen[rec.ID] = name
+	}
+	// Copies of one death have one id.
+	delayed := original
+	delayed.Attempts, delayed.MessageID, delayed.FirstFailure = 1, first.MessageID, first.FirstFailure
+	for name, copied := range map[string]poison.Redrive{
+		"replayed": replay, "replayed and redriven": redriven,
+	} {
+		if rec := dies(copied); rec.ID != deaths[name].ID {
+			t.Errorf("a copy of %s has id %s, want %s", name, rec.ID, deaths[name].ID)
+		}
+	}
+	if rec := dies(poison.Redrive{Kind: poison.KindDelay, Batch: "replay-1", Record: delayed}); rec.ID != replayed.ID {
+		t.Errorf("the replayed message was delayed before it died: id %s, want %s", rec.ID, replayed.ID)
+	}
+}
+
 // Anybody can send headrace_ headers to a topic of events. They must not change what a message is taken for.
 func TestRedriveMarksMeanNothingElsewhere(t *testing.T) {
 	_, rec := die(t, gaveUp(classify.VerdictPoison, errDown), func(m *message.Message, _ *brokers.Delivery) {

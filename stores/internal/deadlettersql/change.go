@@ -61,35 +61,32 @@ func (t *Table) add(ctx context.Context, db DB, r *deadletter.Row) (bool, error)
 	return n == 1, err
 }
 
-// supersede leaves one letter to work for each message: the one of its last death.
+// supersede leaves one letter to work for each message: the one of its last death. A replay counts deaths from 1 again, and clocks
+// differ: a letter has come too late if another one has both more deaths and a later failure.
 func (t *Table) supersede(ctx context.Context, db DB, row *deadletter.Row) error {
-	other := func(deaths string) ([]string, error) {
+	others := func(which string, args ...any) ([]string, error) {
 		var ids []string
 		err := t.query(ctx, db, func(scan func(...any) error) error {
 			var id string
 			err := scan(&id)
 			ids = append(ids, id)
 			return err
-		}, "SELECT id FROM "+t.letters+" WHERE consumer = ? AND message_id = ? AND "+deaths+" LIMIT 100", row.Consumer, row.MessageID, row.Deaths)
+		}, "SELECT id FROM "+t.letters+" WHERE consumer = ? AND message_id = ? AND "+which+" LIMIT 100", append([]any{row.Consumer, row.MessageID}, args...)...)
 		return ids, err
 	}
-	entry := deadletter.Entry{Actor: "headrace", Action: deadletter.ActionSupersede, Reason: "the message died again"}
-	earlier, err := other("deaths < ? AND state = 'new'")
+	entry := deadletter.Entry{Actor: "headrace", Action: deadletter.ActionSupersede, Reason: "the message died again", Detail: row.ID}
+	failed := micros(row.FailedAt)
+	later, err := others("deaths > ? AND failed_at >= ?", row.Deaths, failed)
 	if err != nil {
 		return err
 	}
-	if len(earlier) > 0 {
-		entry.Detail = row.ID
-		if _, err := t.change(ctx, db, earlier, "state = 'resolved'", nil, "state = 'new'", nil, entry); err != nil {
-			return err
-		}
-	}
-	later, err := other("deaths > ?")
-	if err != nil || len(later) == 0 {
+	over := []string{row.ID}
+	if len(later) > 0 {
+		entry.Detail = later[0]
+	} else if over, err = others("state = 'new' AND id <> ? AND (deaths < ? OR failed_at < ?)", row.ID, row.Deaths, failed); err != nil {
 		return err
 	}
-	entry.Detail = later[0]
-	_, err = t.change(ctx, db, []string{row.ID}, "state = 'resolved'", nil, "state = 'new'", nil, entry)
+	_, err = t.change(ctx, db, over, "state = 'resolved'", nil, "state = 'new'", nil, entry)
 	return err
 }
 

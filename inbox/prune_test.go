@@ -21,6 +21,7 @@ type claims struct {
 	calls []time.Time
 	limit int
 	err   error
+	takes time.Duration // one statement
 }
 
 func (c *claims) Prune(ctx context.Context, before time.Time, limit int) (int, error) {
@@ -28,6 +29,7 @@ func (c *claims) Prune(ctx context.Context, before time.Time, limit int) (int, e
 		return 0, errors.New("a statement without a time limit")
 	}
 	c.calls, c.limit = append(c.calls, time.Now()), limit
+	time.Sleep(c.takes)
 	if c.err != nil {
 		return 0, c.err
 	}
@@ -57,6 +59,42 @@ func TestPruneDeletesInBatchesWhatIsTooOld(t *testing.T) {
 		n, err := pruner(t, db, inbox.PrunerConfig{Retention: 3 * time.Hour, Batch: 3}).Prune(t.Context())
 		if n != 8 || err != nil || len(db.calls) != 3 || db.limit != 3 {
 			t.Errorf("Prune = %d, %v in %d statements of %d; want 8 in 3 of 3", n, err, len(db.calls), db.limit)
+		}
+	})
+}
+
+// Statement after statement without a pause would leave claims half of a slow database at best.
+func TestPruneRestsAfterEachBatch(t *testing.T) {
+	for _, test := range []struct{ takes, rests time.Duration }{
+		{200 * time.Millisecond, 200 * time.Millisecond},
+		{5 * time.Second, time.Second}, // else a slow database would never be pruned
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			old := time.Now().Add(-2 * time.Hour)
+			db := &claims{takes: test.takes, made: []time.Time{old, old, old, old, old}}
+			p := pruner(t, db, inbox.PrunerConfig{Retention: time.Hour, Batch: 2})
+			if n, err := p.Prune(t.Context()); n != 5 || err != nil || len(db.calls) != 3 {
+				t.Fatalf("Prune = %d, %v in %d statements; want 5 in 3", n, err, len(db.calls))
+			}
+			for i, at := range db.calls[1:] {
+				if rested := at.Sub(db.calls[i]) - test.takes; rested != test.rests {
+					t.Errorf("rested %v after a statement that took %v, want %v", rested, test.takes, test.rests)
+				}
+			}
+		})
+	}
+}
+
+func TestPrunerRestsNoLongerThanItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := time.Now().Add(-2 * time.Hour)
+		db := &claims{takes: time.Second, made: []time.Time{old, old, old}}
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		n, err := pruner(t, db, inbox.PrunerConfig{Retention: time.Hour, Batch: 1}).Prune(ctx)
+		if took := time.Since(began); n != 1 || !errors.Is(err, context.DeadlineExceeded) || took != 1500*time.Millisecond {
+			t.Errorf("Prune = %d, %v after %v; want 1 and the context's error after 1.5s", n, err, took)
 		}
 	})
 }
@@ -99,6 +137,27 @@ func TestNewPrunerNamesWhatIsWrong(t *testing.T) {
 	for _, want := range []string{"db is nil", "Retention -1ns", "Interval 1µs", "Batch -2"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("NewPruner: %v; want an error with %q", err, want)
+		}
+	}
+}
+
+func TestMarginIsWhatIsRememberedBeyondTheOldestRedelivery(t *testing.T) {
+	const hour = time.Hour
+	horizon := inbox.Horizon{Broker: 3 * hour, Retry: hour, DeadLetters: 2 * hour}
+	for _, test := range []struct {
+		name                    string
+		oldest, retention, want time.Duration
+		horizon                 inbox.Horizon
+	}{
+		{"nothing was claimed yet", 0, 10 * hour, 4 * hour, horizon},
+		{"nothing was pruned yet", 2 * hour, 10 * hour, 4 * hour, horizon},
+		{"pruning does not keep up", 12 * hour, 10 * hour, 6 * hour, horizon},
+		{"forgets too early", 5 * hour, 5 * hour, -hour, horizon},
+		{"nothing is known of redeliveries", hour, 10 * hour, 10 * hour, inbox.Horizon{}},
+		{"no bound of redeliveries", hour, hour, hour - math.MaxInt64, inbox.Horizon{Broker: math.MaxInt64, Retry: hour}},
+	} {
+		if got := (inbox.Stats{Oldest: test.oldest}).Margin(test.retention, test.horizon); got != test.want {
+			t.Errorf("%s: margin %v, want %v", test.name, got, test.want)
 		}
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/headrace-go/headrace/stores/schema"
 )
 
-// Check implements [inbox.Database].
+// Check implements [inbox.Database]. On MySQL it also fails where the pool's connections read what is not committed.
 func (s *Store) Check(ctx context.Context) error {
 	return s.withConn(ctx, func(c schema.Conn) error { return schema.Check(ctx, c, s.names) })
 }
 
-// Migrate implements [inbox.Database].
+// Migrate implements [inbox.Database], and fails as Check does where the pool's connections read what is not committed.
 func (s *Store) Migrate(ctx context.Context) error {
 	return s.withConn(ctx, func(c schema.Conn) error { return schema.Migrate(ctx, c, s.names) })
 }
@@ -26,13 +26,36 @@ func (s *Store) withConn(ctx context.Context, fn func(schema.Conn) error) error 
 	if err != nil {
 		return fmt.Errorf("schema: connect: %w", err)
 	}
-	if err := fn(schemaConn{conn}); err != nil {
+	err = s.checkIsolation(ctx, conn)
+	if err == nil {
+		err = fn(schemaConn{conn})
+	}
+	if err != nil {
 		// It may still be in a transaction or hold a lock: not back to the pool with it.
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 		_ = conn.Close()
 		return err
 	}
 	return conn.Close()
+}
+
+const readUncommitted = "READ-UNCOMMITTED"
+
+// checkIsolation refuses connections on which the relay would publish what is rolled back, and a group take a claim that is
+// rolled back for a duplicate. MySQL and MariaDB have different names for the variable.
+func (s *Store) checkIsolation(ctx context.Context, conn *sql.Conn) error {
+	if s.names.Dialect != schema.MySQL {
+		return nil
+	}
+	var name, level string
+	err := conn.QueryRowContext(ctx, "SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')").Scan(&name, &level)
+	if err != nil {
+		return fmt.Errorf("sqlstore: read the isolation of the pool's connections: %w", err)
+	}
+	if level == readUncommitted {
+		return fmt.Errorf("sqlstore: %s of the pool's connections is %s: want READ-COMMITTED or above, or rows are published that are rolled back", name, level)
+	}
+	return nil
 }
 
 type schemaConn struct{ conn *sql.Conn }

@@ -56,7 +56,8 @@ func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix =
 func WithMaxConcurrency(n int) Option { return func(c *config) { c.concurrency = &n } }
 
 // WithIsolation runs the transactions at that level instead of the database's default. Under
-// repeatable read and above, expect serialization errors; they are worth a retry.
+// repeatable read and above, expect serialization errors; they are worth a retry. On MySQL read uncommitted
+// is refused.
 func WithIsolation(level sql.IsolationLevel) Option { return func(c *config) { c.isolation = level } }
 
 // WithOwnership makes [Store.Close] close the *sql.DB.
@@ -83,6 +84,9 @@ func New(db *sql.DB, dialect schema.Dialect, opts ...Option) (*Store, error) {
 	limit, err := slots.Limit(c.concurrency, pool, defaultConcurrency)
 	if err != nil {
 		return nil, fmt.Errorf("sqlstore: %w", err)
+	}
+	if dialect == schema.MySQL && c.isolation == sql.LevelReadUncommitted {
+		return nil, fmt.Errorf("sqlstore: isolation %v: want read committed or above", c.isolation)
 	}
 	s := &Store{db: db, names: names, sql: newStatements(names), slots: slots.New(limit), owned: c.owned}
 	s.outbox = s.outboxSource()

@@ -33,6 +33,8 @@ func TestL5ConcurrencyFollowsThePool(t *testing.T) {
 		{"SQLite has one writer", schema.SQLite, 8, nil, 1, ""},
 		{"unknown dialect", "oracle", 8, nil, 0, `dialect "oracle"`},
 		{"schema where there is none", schema.MySQL, 8, []sqlstore.Option{sqlstore.WithSchema("x")}, 0, `schema name "x"`},
+		{"dirty reads", schema.MySQL, 8, []sqlstore.Option{sqlstore.WithIsolation(sql.LevelReadUncommitted)}, 0, "isolation Read Uncommitted"},
+		{"no dirty reads there", schema.Postgres, 8, []sqlstore.Option{sqlstore.WithIsolation(sql.LevelReadUncommitted)}, 7, ""},
 		{"bad prefix", schema.MySQL, 8, []sqlstore.Option{sqlstore.WithTablePrefix("x y")}, 0, `table prefix "x y"`},
 	} {
 		db, err := sql.Open("sqlite", "file:unused.db") // opens nothing yet
@@ -55,6 +57,32 @@ func TestL5ConcurrencyFollowsThePool(t *testing.T) {
 	}
 	if _, err := sqlstore.New(nil, schema.SQLite); err == nil {
 		t.Error("New(nil): no error")
+	}
+}
+
+// The pool's connections read what was not committed: the relay published rows of transactions that then rolled back, and a group took the
+// claims of such for duplicates.
+func TestConnectionsThatReadTheUncommittedAreRefused(t *testing.T) {
+	var name, value string
+	plain := onMySQL(t, "")
+	err := plain.db.QueryRow("SHOW SESSION VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')").Scan(&name, &value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain.migrated(t)
+	for _, level := range []string{"READ-UNCOMMITTED", "READ-COMMITTED", "REPEATABLE-READ", "SERIALIZABLE"} {
+		p := onMySQL(t, "?"+name+"=%27"+level+"%27")
+		p.opts = plain.opts // its tables are there
+		store := p.store(t)
+		for what, err := range map[string]error{"Check": store.Check(t.Context()), "Migrate": store.Migrate(t.Context())} {
+			if level != "READ-UNCOMMITTED" {
+				if err != nil {
+					t.Errorf("%s under %s: %v", what, level, err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), name+" of the pool's connections is "+level) {
+				t.Errorf("%s under %s: %v; want an error that names the variable and its value", what, level, err)
+			}
+		}
 	}
 }
 

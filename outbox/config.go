@@ -19,7 +19,9 @@ type Policy string
 const (
 	// SkipKey goes on with the key's next row.
 	SkipKey Policy = "skip_key"
-	// BlockKey holds the key's later rows until someone revives or discards the dead row, see [Graveyard].
+	// BlockKey holds the key's later rows until someone revives or discards the dead row, see [Graveyard]. They stay in the outbox, and the
+	// relay reads past them for each page of the topic: 100,000 take about 0.05 s on Postgres and 0.3 s on MySQL. With so many that a read takes
+	// longer than DatabaseTimeout nothing of the topic is published: decide about the dead row before.
 	BlockKey Policy = "block_key"
 )
 

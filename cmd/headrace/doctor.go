@@ -343,12 +343,14 @@ func (d *doctor) examineRetention(ctx context.Context, c *consumerOf, budget tim
 		return
 	}
 	kept := time.Duration(d.checkup.BrokerRetention)
+	forEver := false
 	if kept == 0 && d.broker != nil {
 		var err error
-		if kept, err = d.broker.retention(ctx, c.Topic); err != nil {
+		var known bool
+		if kept, known, err = d.broker.retention(ctx, c.Topic); err != nil {
 			d.found(statusWarn, "retention", c.Name, "how long the broker keeps %s is not known: %v", c.Topic, err)
 		}
-		if kept == 0 {
+		if forEver = known && kept == 0; !known {
 			kept = d.broker.Capabilities().Retention
 		}
 	}
@@ -359,7 +361,11 @@ func (d *doctor) examineRetention(ctx context.Context, c *consumerOf, budget tim
 		return
 	}
 	if kept == 0 {
-		d.found(statusWarn, "retention", c.Name, "the broker keeps %s for ever, or does not tell: a replay of what is older than the inbox's %v takes effect again", c.Topic, remembers)
+		keeps := "the broker does not tell how long it keeps " + c.Topic
+		if forEver {
+			keeps = "the broker keeps " + c.Topic + " for ever"
+		}
+		d.found(statusWarn, "retention", c.Name, "%s: a replay of what is older than the inbox's %v takes effect again", keeps, remembers)
 		return
 	}
 	d.found(statusOK, "retention", c.Name, "the inbox remembers for %v, the oldest redelivery is %v old", remembers, horizon.Total())

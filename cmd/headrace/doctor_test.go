@@ -4,8 +4,15 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/headrace-go/headrace/brokers"
 )
@@ -44,7 +51,7 @@ func TestDoctorFindsWhatIsWrong(t *testing.T) {
 		},
 		"an unknown adapter": {`{"adapter": "pigeon"}`, nil, exitUnwell, []string{"fail adapter pigeon: not known"}},
 		"no broker there":    {`{}`, []string{"--broker", "nats://127.0.0.1:1"}, exitUnwell, []string{"fail broker nats://127.0.0.1:1"}},
-		"no database there":  {`{}`, []string{"--database", "postgres://u:secret@127.0.0.1:1/x"}, exitUnwell, []string{"fail database postgres://u:xxxxx@127.0.0.1:1/x"}},
+		"no database there":  {`{}`, []string{"--database", "postgres://u:secret@127.0.0.1:1/x"}, exitUnwell, []string{"fail database postgres://127.0.0.1:1/x"}},
 		"kafka is not there": {`{}`, []string{"--broker", "kafka://127.0.0.1:1"}, exitUnwell, []string{"fail broker kafka://127.0.0.1:1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,6 +123,83 @@ func TestDoctorComparesPatienceAndFanOut(t *testing.T) {
 	for want, status := range map[string]string{"patience slow": statusFail, "patience long": statusFail, "patience good": statusOK, "fan-out long": statusFail, "deliveries good": statusOK, "deliveries often": statusWarn} {
 		if got[want] != status {
 			t.Errorf("%s is %q, want %s: %+v", want, got[want], status, d.findings)
+		}
+	}
+}
+
+// A stream without a MaxAge, or a compacted topic, keeps its messages for ever; doctor took the adapter's default of a week for it, and said
+// that all was well.
+func TestDoctorKnowsWhatIsKeptForEver(t *testing.T) {
+	s := onJetStream(t)
+	nc, err := nats.Connect(s.env["HEADRACE_BROKER"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, age := range map[string]time.Duration{"ever": 0, "day": 24 * time.Hour, "years": 100 * 24 * time.Hour} {
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{name}, MaxAge: age}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for topic, want := range map[string][2]string{
+		"ever":  {statusWarn, "the broker keeps ever for ever: a replay"},
+		"day":   {statusOK, "the inbox remembers for 720h0m0s"},
+		"years": {statusFail, "shorter than the oldest redelivery"},
+		"none":  {statusOK, "the oldest redelivery"}, // it will be made as the adapter makes it
+	} {
+		r := s.run("doctor", "--consumer", "c="+topic, "-o", "json")
+		if !found(t, r, want[0], "retention", want[1]) {
+			t.Errorf("%s: want %q:\n%s", topic, want, r.out)
+		}
+	}
+	k := onKafka(t)
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(strings.TrimPrefix(k.env["HEADRACE_BROKER"], "kafka://"), ",")...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	compact, ms := "compact", "86400000"
+	if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, map[string]*string{"cleanup.policy": &compact, "retention.ms": &ms}, k.name("compacted")); err != nil {
+		t.Fatal(err)
+	}
+	if r := k.run("doctor", "--consumer", "c="+k.name("compacted"), "-o", "json"); !found(t, r, statusWarn, "retention", "compacted for ever") {
+		t.Errorf("a compacted topic:\n%s", r.out)
+	}
+}
+
+// found tells whether doctor found something.
+func found(t *testing.T, r result, status, check, part string) bool {
+	t.Helper()
+	var got struct{ Findings []finding }
+	if err := json.Unmarshal([]byte(r.out), &got); err != nil {
+		t.Fatalf("%v\n%s%s", err, r.out, r.err)
+	}
+	return slices.ContainsFunc(got.Findings, func(f finding) bool {
+		return f.Status == status && f.Check == check && strings.Contains(f.Message, part)
+	})
+}
+
+func TestKafkaRetention(t *testing.T) {
+	for _, tc := range []struct {
+		policy, ms string
+		want       time.Duration
+		known      bool
+	}{
+		{"delete", "1000", time.Second, true},
+		{"compact,delete", "1000", time.Second, true},
+		{"compact", "1000", 0, true},
+		{"delete", "-1", 0, true},
+		{"delete", "0", 1, true}, // not for ever
+		{"delete", "9223372036854775807", 9223372036854 * time.Millisecond, true},
+		{"delete", "", 0, false},
+		{"", "", 0, false},
+	} {
+		if got, known := retentionOf(tc.policy, tc.ms); known != tc.known || got != tc.want {
+			t.Errorf("%+v: %v, %t", tc, got, known)
 		}
 	}
 }

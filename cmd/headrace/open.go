@@ -45,8 +45,8 @@ type broker struct {
 	// keyed gives a message the broker's own key, which no metadata may tell.
 	keyed func(*message.Message, poison.Record)
 
-	// retention tells how long the broker itself keeps a topic's messages; 0: for ever or unknown.
-	retention func(ctx context.Context, topic string) (time.Duration, error)
+	// retention tells how long the broker itself keeps a topic's messages, 0 for ever, and whether that is known.
+	retention func(ctx context.Context, topic string) (d time.Duration, known bool, err error)
 
 	// exists tells whether there is a topic, where the broker has no reader.
 	exists func(ctx context.Context, topic string) (bool, error)
@@ -81,29 +81,53 @@ func (a *app) openBroker(ctx context.Context) (*broker, error) {
 	return nil, usage("--broker is %q: want kafka://, nats://, embedded:DIR, amqp://, redis:// or postgres://", redacted(a.brokerURL))
 }
 
-func unknownRetention(context.Context, string) (time.Duration, error) { return 0, nil }
+func unknownRetention(context.Context, string) (time.Duration, bool, error) { return 0, false, nil }
 
-// redacted is a URL, or several with commas between them, that may be shown.
+// redacted is a URL, or several with commas between them, that may be shown: scheme, host and path. A user without a password can be
+// a token (NATS), and a query can have a password in it.
 func redacted(text string) string {
-	parts := strings.Split(text, ",")
-	for i, part := range parts {
-		parts[i] = redactedOne(part)
+	var list []string
+	for part := range strings.SplitSeq(text, ",") {
+		if len(list) > 0 && !strings.Contains(part, "://") { // another host, or a piece of a password
+			list[len(list)-1] += "," + part
+			continue
+		}
+		list = append(list, part)
 	}
-	return strings.Join(parts, ",")
+	for i, part := range list {
+		list[i] = redactedOne(part)
+	}
+	return strings.Join(list, ",")
 }
 
 func redactedOne(text string) string {
-	u, err := url.Parse(text)
-	if err != nil { // what cannot be taken apart may have its password anywhere
-		if scheme, _, found := strings.Cut(text, "://"); found && !strings.ContainsAny(scheme, "@:/") {
-			return scheme + "://..."
+	scheme, rest, found := strings.Cut(text, "://")
+	if !found {
+		if scheme, rest, _ = strings.Cut(text, ":"); scheme == "sqlite" || scheme == "embedded" || scheme == "memory" {
+			rest, _, _ = strings.Cut(rest, "?")
+			return scheme + ":" + rest
 		}
 		return "..."
 	}
-	if _, host, found := cutLast(text, "@"); found && u.User == nil { // no scheme, or a part of a password with a comma
-		return "...@" + host
+	if strings.ContainsAny(scheme, "@:/?# ") {
+		return "..."
 	}
-	return u.Redacted()
+	u, err := url.Parse(text)
+	if err != nil || strings.Count(rest, "@") > 1 || strings.Contains(rest, "@") && u.User == nil {
+		return scheme + "://..." // what cannot be taken apart for sure may have its password anywhere
+	}
+	return scheme + "://" + u.Host + u.EscapedPath()
+}
+
+// garbled tells whether a password with a ? in it can have become a query.
+func garbled(query string) bool { return strings.Contains(query, "@") }
+
+// unknownParameter is the error of a query that has another parameter than those that are known.
+func unknownParameter(query, key, want string) error {
+	if garbled(query) {
+		return usage("--broker: there is an @ behind a ?: want %%3F for a ? in a password, %%40 for an @ in a parameter")
+	}
+	return usage("--broker: parameter %q: want %s", key, want)
 }
 
 // checkURLs refuses what is no URL, before a library does so with a piece of the password in its error.
@@ -133,7 +157,7 @@ func (a *app) openKafka() (*broker, error) {
 				m.SetContext(kafka.WithKey(m.Context(), r.Key))
 			}
 		},
-		retention: func(ctx context.Context, topic string) (time.Duration, error) {
+		retention: func(ctx context.Context, topic string) (time.Duration, bool, error) {
 			return kafkaRetention(ctx, config, topic)
 		},
 	}, nil
@@ -150,6 +174,9 @@ func kafkaConfig(text string) (kafka.Config, error) {
 	}
 	for host := range strings.SplitSeq(strings.TrimSuffix(hosts, "/"), ",") {
 		if _, _, err := net.SplitHostPort(host); err != nil {
+			if garbled(query) {
+				return c, unknownParameter(query, "", "")
+			}
 			return c, usage("--broker: the address %q: %w", host, err)
 		}
 		c.Seeds = append(c.Seeds, host)
@@ -163,11 +190,11 @@ func kafkaConfig(text string) (kafka.Config, error) {
 		password, err = url.PathUnescape(password)
 	}
 	if err != nil {
-		return c, usage("--broker: the account: %w", err)
+		return c, usage("--broker: the account has a %% that escapes nothing: want %%25 for one in a password")
 	}
 	for key := range values {
 		if key != "tls" && key != "sasl" {
-			return c, usage("--broker: parameter %q: want tls or sasl", key)
+			return c, unknownParameter(query, key, "tls or sasl")
 		}
 	}
 	switch on := values.Get("tls"); on {
@@ -207,37 +234,48 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-func kafkaRetention(ctx context.Context, c kafka.Config, topic string) (time.Duration, error) {
+func kafkaRetention(ctx context.Context, c kafka.Config, topic string) (time.Duration, bool, error) {
 	opts := []kgo.Opt{kgo.SeedBrokers(c.Seeds...), kgo.SASL(c.SASL...)}
 	if c.TLS != nil {
 		opts = append(opts, kgo.DialTLSConfig(c.TLS))
 	}
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer client.Close()
 	configs, err := kadm.NewClient(client).DescribeTopicConfigs(ctx, topic)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	described, err := configs.On(topic, nil)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if described.Err != nil {
-		return 0, described.Err
+		return 0, false, described.Err
 	}
+	values := map[string]string{}
 	for _, entry := range described.Configs {
-		if entry.Key == "retention.ms" {
-			ms, err := strconv.ParseInt(entry.MaybeValue(), 10, 64)
-			if err != nil || ms < 0 {
-				return 0, nil // -1: for ever
-			}
-			return time.Duration(min(ms, int64(1<<63-1)/int64(time.Millisecond))) * time.Millisecond, nil
-		}
+		values[entry.Key] = entry.MaybeValue()
 	}
-	return 0, nil
+	d, known := retentionOf(values["cleanup.policy"], values["retention.ms"])
+	return d, known, nil
+}
+
+// retentionOf reads a Kafka topic's settings. A topic that is compacted and no more keeps the last message of each key for ever.
+func retentionOf(policy, ms string) (d time.Duration, known bool) {
+	if policy != "" && !strings.Contains(policy, "delete") {
+		return 0, true
+	}
+	n, err := strconv.ParseInt(ms, 10, 64)
+	switch {
+	case err != nil:
+		return 0, false
+	case n < 0:
+		return 0, true
+	}
+	return max(time.Duration(min(n, int64(1<<63-1)/int64(time.Millisecond)))*time.Millisecond, 1), true
 }
 
 func (a *app) openJetStream() (*broker, error) {
@@ -254,7 +292,7 @@ func (a *app) openJetStream() (*broker, error) {
 		case "domain":
 			config.Domain = v[0]
 		default:
-			return nil, usage("--broker: parameter %q: want creds or domain", key)
+			return nil, unknownParameter(query, key, "creds or domain")
 		}
 	}
 	b, err := jetstream.New(config)
@@ -271,16 +309,16 @@ func ofJetStream(owner brokers.Broker, b *jetstream.Broker) (*broker, error) {
 	}
 	return &broker{
 		Broker: owner, reader: b, keyed: unkeyed,
-		retention: func(ctx context.Context, topic string) (time.Duration, error) {
+		retention: func(ctx context.Context, topic string) (time.Duration, bool, error) {
 			name, err := js.StreamNameBySubject(ctx, topic)
 			if err != nil {
-				return 0, err
+				return 0, false, err
 			}
 			stream, err := js.Stream(ctx, name)
 			if err != nil {
-				return 0, err
+				return 0, false, err
 			}
-			return stream.CachedInfo().Config.MaxAge, nil
+			return stream.CachedInfo().Config.MaxAge, true, nil // 0: for ever
 		},
 	}, nil
 }
@@ -386,7 +424,7 @@ func mysqlDSN(text string) (string, error) {
 	}
 	name := strings.TrimPrefix(u.Path, "/")
 	if u.Host == "" || name == "" {
-		return "", usage("--database is %q: want mysql://USER:PASSWORD@HOST:PORT/NAME", u.Redacted())
+		return "", usage("--database is %q: want mysql://USER:PASSWORD@HOST:PORT/NAME", redacted(text))
 	}
 	c := mysql.NewConfig()
 	c.Net, c.Addr, c.DBName = "tcp", u.Host, name

@@ -100,6 +100,54 @@ func onPostgres(t testing.TB) *site {
 	}
 }
 
+// The same of databases.
+func TestUnreachableDatabasesAreToldWithoutTheirPasswords(t *testing.T) {
+	for _, address := range []string{
+		"postgres://ann:hidden@127.0.0.1:1/x",
+		"postgres://ann:hidden/slash@127.0.0.1:1/x",
+		"postgres://ann:1?hidden@127.0.0.1:1/x",
+		"postgres://127.0.0.1:1/x?password=hidden",
+		"postgres://127.0.0.1:1/x?sslpassword=hidden&sslmode=none",
+		"postgres://127.0.0.1:one/x?password=hidden",
+		"mysql://ann:hidden@127.0.0.1:1/x",
+		"mysql://ann:hidden/slash@127.0.0.1:1/x",
+		"mysql://ann:1?hidden@127.0.0.1:1/x",
+		"mysql://ann:hidden@127.0.0.1:1?x",
+		"oracle://127.0.0.1/x?password=hidden",
+		"host=127.0.0.1 password=hidden",
+		"ann:hidden@tcp(127.0.0.1:1)/x",
+	} {
+		s := &site{t: t, env: map[string]string{"HEADRACE_DATABASE": address, "USER": "ann"}}
+		for _, args := range [][]string{{"dlt", "ls"}, {"doctor"}, {"doctor", "-o", "json"}} {
+			r := s.run(args...)
+			if r.code == exitDone || strings.Contains(r.out+r.err, "hidden") {
+				t.Errorf("%s: %q: exit code %d\n%s%s", address, args, r.code, r.out, r.err)
+			}
+		}
+	}
+}
+
+func TestAddressesAreShownWithoutAccountsAndParameters(t *testing.T) {
+	for address, want := range map[string]string{
+		"nats://token@a:4222":             "nats://a:4222",
+		"nats://t@a:1,nats://u:p@b:2":     "nats://a:1,nats://b:2",
+		"kafka://u:p@a:1,b:2?tls=true":    "kafka://a:1,b:2",
+		"postgres://u:p@a:1/x?password=y": "postgres://a:1/x",
+		"postgres://a/x?sslpassword=y#z":  "postgres://a/x",
+		"postgres://u:1?2@a/x":            "postgres://...",
+		"amqp://u:1/2@a/v":                "amqp://...",
+		"redis://a:1/0":                   "redis://a:1/0",
+		"sqlite:billing.db":               "sqlite:billing.db",
+		"embedded:/var/lib/x":             "embedded:/var/lib/x",
+		"u:p@a":                           "...",
+		"":                                "...",
+	} {
+		if got := redacted(address); got != want {
+			t.Errorf("%s is shown as %s, want %s", address, got, want)
+		}
+	}
+}
+
 // take subscribes as consumer, and gives the first n messages of a topic to fn.
 func (s *site) take(consumer, topic string, n int, fn func(*message.Message)) {
 	s.t.Helper()
@@ -202,7 +250,7 @@ func TestDoctorLooksForTopicsOfQueues(t *testing.T) {
 
 // The address has a password, and nothing listens there, or it cannot be read at all.
 func TestUnreachableQueuesAreToldWithoutTheirPasswords(t *testing.T) {
-	for _, address := range []string{
+	for i, address := range []string{
 		"amqp://ann:hidden@127.0.0.1:1/",
 		"amqp://ann:x@127.0.0.1:1/,amqp://ann:hidden@127.0.0.1:2/",
 		"redis://ann:hidden@127.0.0.1:1/0",
@@ -213,13 +261,28 @@ func TestUnreachableQueuesAreToldWithoutTheirPasswords(t *testing.T) {
 		"redis://ann:hidden/slash@127.0.0.1/0",
 		"postgres://ann:hidden/slash@127.0.0.1/x",
 		"amqp://ann:x,hidden@127.0.0.1:1/",
+		"amqp://ann:1,hidden@127.0.0.1:1/",
+		"amqp://ann:1#hidden@127.0.0.1/",
+		"nats://hidden@127.0.0.1:1", // a token
+		"nats://hidden@127.0.0.1:1,hidden@127.0.0.1:2",
+		"nats://ann:1?hidden@127.0.0.1:1",
+		"redis://:hidden@127.0.0.1:1",
+		"redis://127.0.0.1:1/0?password=hidden",
+		"kafka://ann:hidden@127.0.0.1:1?sasl=plain",
+		"kafka://ann:hid:den?@127.0.0.1:1",
+		"kafka://ann:1?hidden@127.0.0.1:1",
+		"kafka://ann:hidden%zz@127.0.0.1:1",
+		"postgres://127.0.0.1:1/x?connect_timeout=5&password=hidden",
+		"postgres://127.0.0.1:1/x?sslpassword=hidden&sslmode=none",
+		"host=127.0.0.1 password=hidden",
+		"ann:hidden@127.0.0.1",
 	} {
-		t.Run(address, func(t *testing.T) {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			s := (&site{t: t, env: map[string]string{"HEADRACE_BROKER": address, "USER": "ann"}}).withSQLite()
 			for _, args := range [][]string{{"dlt", "redrive", "--all", "--reason", "x", "--yes"}, {"doctor"}} {
 				r := s.run(args...)
 				if r.code == exitDone || strings.Contains(r.out+r.err, "hidden") {
-					t.Errorf("%q: exit code %d\n%s%s", args, r.code, r.out, r.err)
+					t.Errorf("%s: %q: exit code %d\n%s%s", address, args, r.code, r.out, r.err)
 				}
 			}
 		})

@@ -238,7 +238,7 @@ func (l *Ledger) list(ctx context.Context) error {
 	}
 	var keys []Key
 	err := l.call(ctx, func(ctx context.Context) (err error) {
-		keys, err = l.config.Store.Suspects(ctx, l.config.Service, maxSuspects)
+		keys, err = l.config.Store.Suspects(ctx, l.config.Service, l.config.Retention, maxSuspects)
 		return err
 	})
 	if err != nil {

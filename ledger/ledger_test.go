@@ -110,11 +110,11 @@ func (m *mortal) Clear(ctx context.Context, r ledger.Run, k ledger.Key) error {
 	return m.Store.Clear(ctx, r, k)
 }
 
-func (m *mortal) Suspects(ctx context.Context, service string, limit int) ([]ledger.Key, error) {
+func (m *mortal) Suspects(ctx context.Context, service string, retention time.Duration, limit int) ([]ledger.Key, error) {
 	if err := m.up(ctx); err != nil {
 		return nil, err
 	}
-	return m.Store.Suspects(ctx, service, limit)
+	return m.Store.Suspects(ctx, service, retention, limit)
 }
 
 // life is one process.
@@ -321,7 +321,7 @@ func TestWhatIsDoneIsNoSuspect(t *testing.T) {
 			synctest.Wait()
 			l.die()
 			next := begin(t, store, nil)
-			keys, err := store.Suspects(t.Context(), "billing", 10)
+			keys, err := store.Suspects(t.Context(), "billing", ledger.DefaultRetention, 10)
 			if err != nil || len(keys) != 1 || !strings.HasSuffix(keys[0].ID, ":last") {
 				t.Errorf("away %t: got the suspects %v, %v; want the last one alone", away, keys, err)
 			}
@@ -369,7 +369,7 @@ func TestSuspectRunsAloneInTheProcess(t *testing.T) {
 			t.Errorf("got %+v, want both cleared", got)
 		}
 		l.stop()
-		if keys, _ := l.store.Suspects(t.Context(), "billing", 10); len(keys) != 0 {
+		if keys, _ := l.store.Suspects(t.Context(), "billing", ledger.DefaultRetention, 10); len(keys) != 0 {
 			t.Errorf("suspects left: %v", keys)
 		}
 	})
@@ -560,7 +560,7 @@ func TestKillsFromOutsideAmongOthersConvictNobody(t *testing.T) {
 			time.Sleep(1500 * time.Millisecond) // one or two are done, and the next one is alone for the first time
 			l.die()
 		}
-		if keys, err := store.Suspects(t.Context(), "billing", 100); err != nil || len(keys) > 50 {
+		if keys, err := store.Suspects(t.Context(), "billing", ledger.DefaultRetention, 100); err != nil || len(keys) > 50 {
 			t.Errorf("suspects: %v, %v", keys, err)
 		}
 	})
@@ -592,7 +592,7 @@ func TestStoreThatIsAwayStopsNothing(t *testing.T) {
 		if !strings.Contains(l.log.String(), "on again") {
 			t.Errorf("nothing was logged when it came back:\n%s", l.log)
 		}
-		if keys, _ := store.Suspects(t.Context(), "billing", 10); len(keys) != 0 {
+		if keys, _ := store.Suspects(t.Context(), "billing", ledger.DefaultRetention, 10); len(keys) != 0 {
 			t.Errorf("what succeeded meanwhile is suspect: %v", keys)
 		}
 		l.must("c")
@@ -849,6 +849,26 @@ func TestHorizonEndsAndSuspectsStaySuspects(t *testing.T) {
 	})
 }
 
+// One crash left a suspect that never came again. Nobody died after that, and the service watched for it for ever.
+func TestSuspectIsForgottenWithoutAnotherDeath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := unclean(t, "gone")
+		retention := func(c *ledger.Config) {
+			c.HorizonMessages, c.HorizonTime, c.Retention = 1, time.Minute, 24*time.Hour
+		}
+		l := begin(t, store, retention)
+		l.must("warm")
+		time.Sleep(23 * time.Hour)
+		l.wantState("watching")
+		time.Sleep(2 * time.Hour)
+		l.wantState("quiet")
+		l.stop()
+		next := begin(t, store, retention)
+		next.wantState("quiet")
+		next.stop()
+	})
+}
+
 // The killer came back after the horizon, every time.
 func TestHorizonGrowsUntilTheKillerIsInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -958,7 +978,7 @@ func TestRunThatWasTakenForDeadComesBack(t *testing.T) {
 		}
 		close(release)
 		l.work.Wait()
-		if keys, _ := store.Suspects(t.Context(), "billing", 10); len(keys) != 0 {
+		if keys, _ := store.Suspects(t.Context(), "billing", ledger.DefaultRetention, 10); len(keys) != 0 {
 			t.Errorf("suspects: %v, want none", keys)
 		}
 		twin.stop()

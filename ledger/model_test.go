@@ -209,7 +209,7 @@ func (w *world) next(killers []int) []*world {
 }
 
 func (w *world) isSuspect(i int) bool {
-	return slices.Contains(w.book.Suspects("s", 100), modelKey(i))
+	return slices.Contains(w.book.Suspects(modelNow, "s", modelTerms.Retention, 100), modelKey(i))
 }
 
 func (w *world) busy(p int) bool {

@@ -121,8 +121,9 @@ type Store interface {
 	// Clear removes every suspicion of key, and run's own start of it.
 	Clear(ctx context.Context, run Run, key Key) error
 
-	// Suspects lists at most limit suspects, by key.
-	Suspects(ctx context.Context, service string, limit int) ([]Key, error)
+	// Suspects lists at most limit suspects, by key, but not those whose last start that ended with its process is older than
+	// retention.
+	Suspects(ctx context.Context, service string, retention time.Duration, limit int) ([]Key, error)
 }
 
 // MaxRecord is the longest list that [Store.Record] gets.

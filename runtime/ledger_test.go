@@ -81,7 +81,7 @@ func TestI12MessageThatKillsTheProcessIsDeadLettered(t *testing.T) {
 	b.publish(poison.RedriveTopic("billing"), redriven(t, dead, 1))
 	b.eventually("the mended one was handled", func() bool { return handled.Load() == 4 })
 	b.mustStop()
-	if keys, err := store.Suspects(t.Context(), "test", 10); err != nil || len(keys) != 0 {
+	if keys, err := store.Suspects(t.Context(), "test", ledger.DefaultRetention, 10); err != nil || len(keys) != 0 {
 		t.Errorf("after a clean stop: got the suspects %v, %v; want none", keys, err)
 	}
 }

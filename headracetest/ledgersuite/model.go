@@ -68,9 +68,9 @@ func testModel(t *testing.T, s subject) {
 			s.must("clear", s.Clear(s.context(), r, k))
 			book.Clear(r, k)
 		case 11:
-			got, err := s.Suspects(s.context(), s.service, 4)
+			got, err := s.Suspects(s.context(), s.service, terms.Retention, 4)
 			s.must("suspects", err)
-			if want := book.Suspects(s.service, 4); !slices.Equal(got, want) {
+			if want := book.Suspects(now, s.service, terms.Retention, 4); !slices.Equal(got, want) {
 				t.Fatalf("step %d: suspects: got %v, want %v", step, got, want)
 			}
 		}

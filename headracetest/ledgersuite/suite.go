@@ -115,7 +115,7 @@ func (s subject) alone(r ledger.Run, k ledger.Key) ledger.Suspect {
 
 func (s subject) wantSuspects(what string, want ...string) {
 	s.t.Helper()
-	got, err := s.Suspects(s.context(), s.service, 1000)
+	got, err := s.Suspects(s.context(), s.service, terms.Retention, 1000)
 	s.must("list suspects", err)
 	if !slices.Equal(got, keys(want...)) {
 		s.t.Errorf("%s: got the suspects %v, want %v", what, got, want)
@@ -409,7 +409,7 @@ func testNames(t *testing.T, s subject) {
 	s.begin(s.run("a"))
 	s.record(s.run("a"), nil, odd)
 	s.begin(s.run("b"))
-	got, err := s.Suspects(s.context(), s.service, 100)
+	got, err := s.Suspects(s.context(), s.service, terms.Retention, 100)
 	s.must("list", err)
 	if !slices.Equal(got, odd) {
 		t.Errorf("got the suspects\n%q\nwant\n%q", got, odd)
@@ -437,13 +437,16 @@ func testBounds(t *testing.T, s subject) {
 	}
 	s.wantSuspects("the oldest are forgotten, but those alone", "new 0", "new 1", "new 2", "old 1")
 	<-time.After(2 * time.Millisecond) // as above: older than nothing is at least a millisecond old
+	if got, err := s.Suspects(s.context(), s.service, 0, 1000); err != nil || len(got) != 0 {
+		t.Errorf("suspects that are older than nothing: got %v, %v; want none", got, err)
+	}
 	short := terms
 	short.Retention = 0
 	if _, err := s.Begin(s.context(), s.run("d"), short); err != nil {
 		t.Fatal(err)
 	}
 	s.wantSuspects("what is too old is forgotten")
-	if got, err := s.Suspects(s.context(), s.service, 0); err != nil || len(got) != 0 {
+	if got, err := s.Suspects(s.context(), s.service, terms.Retention, 0); err != nil || len(got) != 0 {
 		t.Errorf("at most 0 suspects: got %v, %v", got, err)
 	}
 }
@@ -459,7 +462,7 @@ func testLong(t *testing.T, s subject) {
 		s.record(s.run("a"), list[:100], nil)
 	}
 	s.begin(s.run("b"))
-	got, err := s.Suspects(s.context(), s.service, 10_000)
+	got, err := s.Suspects(s.context(), s.service, terms.Retention, 10_000)
 	s.must("list", err)
 	if want := 4*(ledger.MaxRecord-100) - 6; len(got) != want {
 		t.Errorf("got %d suspects, want %d", len(got), want)

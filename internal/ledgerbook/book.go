@@ -234,12 +234,12 @@ func (b *Book) Clear(r ledger.Run, k ledger.Key) {
 }
 
 // Suspects is ledger.Store's.
-func (b *Book) Suspects(name string, limit int) []ledger.Key {
+func (b *Book) Suspects(now time.Time, name string, retention time.Duration, limit int) []ledger.Key {
 	s, _ := b.service(name)
 	var keys []ledger.Key
 	for k, starts := range s.starts {
 		for _, st := range starts {
-			if st.died {
+			if st.died && !st.at.Before(now.Add(-retention)) {
 				keys = append(keys, k)
 				break
 			}

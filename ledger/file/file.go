@@ -324,9 +324,9 @@ func (s *Store) Clear(ctx context.Context, run ledger.Run, key ledger.Key) error
 }
 
 // Suspects implements [ledger.Store].
-func (s *Store) Suspects(ctx context.Context, service string, limit int) (keys []ledger.Key, err error) {
+func (s *Store) Suspects(ctx context.Context, service string, retention time.Duration, limit int) (keys []ledger.Key, err error) {
 	err = s.do(ctx, func() error {
-		keys = s.book.Suspects(service, limit)
+		keys = s.book.Suspects(time.Now(), service, retention, limit)
 		return nil
 	})
 	return keys, err

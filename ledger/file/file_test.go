@@ -63,8 +63,8 @@ func (s *turns) Clear(ctx context.Context, r ledger.Run, k ledger.Key) error {
 	return s.one().Clear(ctx, r, k)
 }
 
-func (s *turns) Suspects(ctx context.Context, service string, limit int) ([]ledger.Key, error) {
-	return s.one().Suspects(ctx, service, limit)
+func (s *turns) Suspects(ctx context.Context, service string, retention time.Duration, limit int) ([]ledger.Key, error) {
+	return s.one().Suspects(ctx, service, retention, limit)
 }
 
 // Two processes share a directory: what one of them writes the other one reads.
@@ -147,7 +147,7 @@ func TestJournalIsBounded(t *testing.T) {
 	if err != nil || standing.Alarms != 1 {
 		t.Errorf("another process, afterwards: got %+v, %v; want one alarm", standing, err)
 	}
-	if got, err := other.Suspects(ctx, "s", 10); err != nil || len(got) != 1 {
+	if got, err := other.Suspects(ctx, "s", terms.Retention, 10); err != nil || len(got) != 1 {
 		t.Errorf("suspects: got %v, %v; want m", got, err)
 	}
 }

@@ -96,6 +96,6 @@ func (l *Ledger) Clear(ctx context.Context, run ledger.Run, key ledger.Key) erro
 }
 
 // Suspects implements [ledger.Store].
-func (l *Ledger) Suspects(ctx context.Context, service string, limit int) ([]ledger.Key, error) {
-	return with(ctx, l, func(b *ledgerbook.Book) []ledger.Key { return b.Suspects(service, limit) })
+func (l *Ledger) Suspects(ctx context.Context, service string, retention time.Duration, limit int) ([]ledger.Key, error) {
+	return with(ctx, l, func(b *ledgerbook.Book) []ledger.Key { return b.Suspects(time.Now(), service, retention, limit) })
 }

@@ -496,7 +496,7 @@ func (s *Store) Clear(ctx context.Context, run ledger.Run, key ledger.Key) error
 }
 
 // Suspects implements ledger.Store.
-func (s *Store) Suspects(ctx context.Context, service string, limit int) ([]ledger.Key, error) {
+func (s *Store) Suspects(ctx context.Context, service string, retention time.Duration, limit int) ([]ledger.Key, error) {
 	var keys []ledger.Key
 	err := s.atomically(ctx, "list the suspects", func(tx db) error {
 		keys = nil
@@ -505,7 +505,8 @@ func (s *Store) Suspects(ctx context.Context, service string, limit int) ([]ledg
 			err := scan(&consumer, &id)
 			keys = append(keys, ledger.Key{Consumer: string(consumer), ID: string(id)})
 			return true, err
-		}, "SELECT DISTINCT consumer, id FROM "+s.start+" WHERE service = ? AND died ORDER BY consumer, id LIMIT ?", service, limit)
+		}, "SELECT DISTINCT consumer, id FROM "+s.start+" WHERE service = ? AND died AND started_at >= "+s.d.later()+" ORDER BY consumer, id LIMIT ?",
+			service, -retention.Microseconds(), limit)
 	})
 	return keys, err
 }

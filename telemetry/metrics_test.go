@@ -38,6 +38,14 @@ func TestMetrics(t *testing.T) {
 		deliver(h(giving(flight.Stale)))
 		deliver(h(giving(flight.Ignored)))
 		deliver(h(giving(flight.Dropped)))
+		deliver(h(giving(flight.Parked)))
+		deliver(h(giving(flight.Deferred)))
+		deliver(h(func(msg *message.Message) ([]*message.Message, error) {
+			f := flight.From(msg.Context())
+			f.Delivery.Delay = func(time.Duration) bool { return true }
+			f.Delay(time.Minute) // by the broker
+			return nil, errBroken
+		}))
 		deliver(h(retrying(c, 3, failing(2, flight.Committed))))
 		deliver(h(func(*message.Message) ([]*message.Message, error) { return nil, errBroken }))
 		deliver(h(func(*message.Message) ([]*message.Message, error) { return nil, classify.Stop(errBroken) }))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/outbox"
 	"github.com/headrace-go/headrace/stores/pgxstore"
 )
@@ -82,36 +84,76 @@ func TestO8HintsAreCoalesced(t *testing.T) {
 	}
 }
 
-// sentences keeps every statement of a pool.
-type sentences struct {
-	mu   sync.Mutex
-	list []string
+// connections opens those of a Signal and keeps the ids of their server processes.
+type connections struct {
+	store *pgxstore.Store
+	mu    sync.Mutex
+	pids  []uint32
 }
 
-func (s *sentences) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.list = append(s.list, data.SQL)
-	return ctx
+func (c *connections) open(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, c.store.Pool().Config().ConnConfig)
+	if err == nil {
+		c.mu.Lock()
+		c.pids = append(c.pids, conn.PgConn().PID())
+		c.mu.Unlock()
+	}
+	return conn, err
 }
 
-func (*sentences) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+// take returns the ids since the last call.
+func (c *connections) take() []uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pids := c.pids
+	c.pids = nil
+	return pids
+}
 
 // NOTIFY within the business transaction would take a lock that serialises all commits of the database.
 func TestO8BusinessTransactionDoesNotNotify(t *testing.T) {
 	store, ctx := outboxStore(t), limited(t)
-	said := &sentences{}
-	traced := outboxStoreAt(t, store, func(c *pgxpool.Config) { c.ConnConfig.Tracer = said })
-	commitRows(ctx, t, traced, "t", "k", 0, 3)
-	said.mu.Lock()
-	defer said.mu.Unlock()
-	if len(said.list) < 3 {
-		t.Fatalf("statements: %q; want BEGIN, INSERT and COMMIT", said.list)
+	opened := &connections{store: store}
+	signal := store.OutboxSignal(pgxstore.SignalConfig{Connect: opened.open})
+	var heard atomic.Int64
+	runSignal(ctx, t, signal, func() { heard.Add(1) })
+	waitFor(ctx, t, "the signal listens", func() bool { return heard.Load() == 1 })
+	own := opened.take()
+
+	// What the signal listens to, we do.
+	var listen string
+	if err := store.Pool().QueryRow(ctx, "SELECT query FROM pg_stat_activity WHERE pid = ANY ($1::int[]) AND query LIKE 'LISTEN %'", own).Scan(&listen); err != nil {
+		t.Fatal(err)
 	}
-	for _, s := range said.list {
-		if strings.Contains(strings.ToLower(s), "notify") {
-			t.Errorf("the transaction sends %q", s)
-		}
+	conn, err := pgx.ConnectConfig(ctx, store.Pool().Config().ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is to be kept
+	if _, err := conn.Exec(ctx, listen); err != nil {
+		t.Fatal(err)
+	}
+
+	commitRows(ctx, t, store, "t", "k", 0, 3)
+	one, two := inbox.Claim{Consumer: "c", ID: "1"}, inbox.Claim{Consumer: "c", ID: "2"}
+	if done, err := store.Once(ctx, one, func(ctx context.Context, tx pgx.Tx) error { // the row waits for the COMMIT
+		return outbox.Add(ctx, store, tx, "t", outgoing("a"))
+	}); !done || err != nil {
+		t.Fatal(done, err)
+	}
+	if err := store.OnceGroup(ctx, []inbox.Claim{two}, func(ctx context.Context, tx pgx.Tx, _ []bool) error {
+		return errors.Join(pgxstore.Queue(ctx, tx, "SELECT 1"), outbox.Add(ctx, store, tx, "t", outgoing("b")))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// Notifications come in the order of the commits: the signal's own is the first one.
+	signal.Wake()
+	n, err := conn.WaitForNotification(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(own, n.PID) {
+		t.Errorf("heard %q of process %d on %s; want nothing before the NOTIFY of the signal, of one of %d", n.Payload, n.PID, n.Channel, own)
 	}
 }
 
@@ -156,18 +198,8 @@ func (w lockedWriter) Write(p []byte) (int, error) {
 // The server ends both connections. They are made again, and the hints go on.
 func TestSignalConnectsAgain(t *testing.T) {
 	store, ctx := outboxStore(t), limited(t)
-	var mu sync.Mutex
-	var pids []uint32
-	cfg := pgxstore.SignalConfig{Every: time.Millisecond, Logger: slog.New(slog.DiscardHandler)}
-	cfg.Connect = func(ctx context.Context) (*pgx.Conn, error) {
-		conn, err := pgx.ConnectConfig(ctx, store.Pool().Config().ConnConfig)
-		if err == nil {
-			mu.Lock()
-			pids = append(pids, conn.PgConn().PID())
-			mu.Unlock()
-		}
-		return conn, err
-	}
+	opened := &connections{store: store}
+	cfg := pgxstore.SignalConfig{Every: time.Millisecond, Logger: slog.New(slog.DiscardHandler), Connect: opened.open}
 	a, b := store.OutboxSignal(cfg), store.OutboxSignal(cfg)
 	var heard atomic.Int64
 	runSignal(ctx, t, a, nil)
@@ -177,11 +209,7 @@ func TestSignalConnectsAgain(t *testing.T) {
 		waitFor(ctx, t, what, func() bool { a.Wake(); _, n := b.Counts(); return heard.Load() > before+1 && n > 0 })
 	}
 	hears("a hint is heard")
-	mu.Lock()
-	killed := pids
-	pids = nil
-	mu.Unlock()
-	for _, pid := range killed {
+	for _, pid := range opened.take() {
 		if _, err := store.Pool().Exec(ctx, "SELECT pg_terminate_backend($1)", int32(pid)); err != nil {
 			t.Fatal(err)
 		}

@@ -460,12 +460,17 @@ func until(t *testing.T, what string, f func() bool) {
 }
 
 func testTakeover[Tx any](t *testing.T, s Subject[Tx]) {
-	a := s.lease(t, "a", 300*time.Millisecond)
+	const ttl, generous = 300 * time.Millisecond, 10 * time.Second // on a busy machine
+	began := time.Now()
+	a := s.lease(t, "a", ttl)
 	var b outbox.Tenure
 	until(t, "the dead relay's buckets are taken", func() bool {
 		b = s.lease(t, "b", time.Minute)
 		return len(b.Leases) == outbox.Buckets
 	})
+	if took := time.Since(began); took < ttl-clocks || took > generous {
+		t.Errorf("leases of %v were taken after %v; want it when they have run out", ttl, took)
+	}
 	if b.Relays != 1 {
 		t.Errorf("relays: got %d, want 1", b.Relays)
 	}

@@ -28,6 +28,10 @@ type Delivery struct {
 	// Time is when the broker stored the message, or the zero time.
 	Time time.Time
 
+	// Received is when the broker began to wait for an answer, where the adapter has kept the delivery for a while since. The zero
+	// time: when it was handed over.
+	Received time.Time
+
 	// Count is how often the broker has delivered the message, this one included; 0: not known.
 	Count int
 
@@ -40,8 +44,8 @@ type Delivery struct {
 	DecodeError error
 
 	// Release gives the delivery back to the broker without a verdict, so that another consumer may
-	// have it soon. It does not block. nil: the broker cannot; the delivery is then left unsettled and
-	// comes again by the broker's own rules.
+	// have it soon. It does not block. nil: the broker cannot; the delivery is then nacked at the end
+	// of a hold (Capabilities.Patience), and else left unsettled: it comes again by the broker's own rules.
 	Release func()
 
 	// Delay gives the delivery back and makes the broker deliver it again after d, not before; Count is

@@ -40,7 +40,7 @@ func New(cfg Config) (*Intake, error) {
 	return &Intake{
 		cfg:     cfg,
 		epoch:   time.Now(),
-		lanes:   newLanes(cfg.Concurrency, cfg.Window, (*delivery).ended),
+		lanes:   newLanes(cfg.Concurrency, cfg.Window, (*delivery).ended, (*delivery).expired),
 		subs:    map[*subscription]struct{}{},
 		reasons: map[string]struct{}{},
 	}, nil
@@ -218,14 +218,14 @@ func (in *Intake) takeDropped() fifo {
 	return q
 }
 
-// giveBack releases dropped deliveries. They count as held until that is done, so that their
+// giveBack gives back dropped deliveries. They count as held until that is done, so that their
 // subscription is not cancelled before. An adapter's Release may take locks of its own; in.mu is not held.
 func (in *Intake) giveBack(dropped fifo) {
 	if dropped.n == 0 {
 		return
 	}
 	for d := dropped.first; d != nil; d = d.next {
-		d.Release()
+		d.GiveBack()
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()

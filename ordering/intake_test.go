@@ -30,6 +30,7 @@ func TestNewNamesTheFieldAndTheValue(t *testing.T) {
 		{ordering.Config{Consumer: "c", Concurrency: -2}, "Concurrency is -2"},
 		{ordering.Config{Consumer: "c", Window: 10, Concurrency: 11}, "Concurrency is 11 and Config.Window is 10"},
 		{ordering.Config{Consumer: "c", Concurrency: 2000}, "Concurrency is 2000 and Config.Window is 1024"},
+		{ordering.Config{Consumer: "c", MaxWait: -1}, "MaxWait is -1ns"},
 		{ordering.Config{Consumer: "c", DrainTimeout: -1}, "DrainTimeout is -1ns"},
 		{ordering.Config{Consumer: "c", CancelGrace: -1}, "CancelGrace is -1ns"},
 	} {
@@ -282,6 +283,7 @@ func TestSettlementInTheMiddleware(t *testing.T) {
 		settle  func(*flight.Flight)
 		panics  any
 		goexits bool
+		again   bool // it comes again
 	}
 	for _, tc := range []struct {
 		name string
@@ -295,7 +297,7 @@ func TestSettlementInTheMiddleware(t *testing.T) {
 		{"a foreign cancellation is an error", outcome{err: context.Canceled}, "nacked"},
 		{"an ack made before wins over an error", outcome{err: errTest, settle: func(f *flight.Flight) { f.Ack() }}, "acked"},
 		{"a nack made before wins over nil", outcome{settle: func(f *flight.Flight) { f.Nack() }}, "nacked"},
-		{"a release made before wins over nil", outcome{settle: func(f *flight.Flight) { f.Release() }}, "released"},
+		{"a release made before wins over nil", outcome{settle: func(f *flight.Flight) { f.Release() }, again: true}, "released"},
 		{"a panic nacks", outcome{panics: "boom"}, "nacked"},
 		{"a panic after the context's end releases", outcome{panics: "boom", cancel: true}, "released"},
 		{"a panic after an ack", outcome{panics: "boom", settle: func(f *flight.Flight) { f.Ack() }}, "acked"},
@@ -305,7 +307,10 @@ func TestSettlementInTheMiddleware(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, ordering.Config{})
 				first := r.push("orders", "k", "first")[0]
-				second := r.push("orders", "k", "second")[0]
+				var second []*sent
+				if !tc.again {
+					second = r.push("orders", "k", "second")
+				}
 				panicked := make(chan any, 1)
 				r.handler = func(msg *message.Message) ([]*message.Message, error) {
 					if msg.UUID == "second" {
@@ -329,7 +334,11 @@ func TestSettlementInTheMiddleware(t *testing.T) {
 				r.subscribe("orders")
 				synctest.Wait()
 				wantSettled(t, tc.want, first)
-				wantSettled(t, "acked", second) // the lane went on
+				if tc.again { // what had come before that would be given back with it
+					second = r.push("orders", "k", "second")
+					synctest.Wait()
+				}
+				wantSettled(t, "acked", second...) // the lane went on
 				r.close()
 			})
 		})

@@ -3,6 +3,8 @@ package ordering
 import (
 	"slices"
 	"strings"
+
+	"github.com/headrace-go/headrace/internal/flight"
 )
 
 // lanes decides which delivery runs next. It is a state machine without goroutine, channel or clock;
@@ -19,8 +21,9 @@ type lanes struct {
 	paused      bool
 	allowed     int // of those that are ready, during a pause
 
-	// ended says that a delivery was taken away while it waited: it is dropped when its turn comes.
-	ended func(*delivery) bool
+	// ended says that a delivery was taken away while it waited: it is dropped when its turn comes. expired says that it has waited for
+	// too long: it is dropped then as well, and all behind it in its lane, which must not run before it comes again.
+	ended, expired func(*delivery) bool
 
 	byKey   map[laneKey]*lane
 	ready   fifo
@@ -52,8 +55,8 @@ type lane struct {
 	prev, next *lane     // in the ring of idle lanes
 }
 
-func newLanes(concurrency, idleLimit int, ended func(*delivery) bool) *lanes {
-	l := &lanes{concurrency: concurrency, idleLimit: idleLimit, ended: ended, byKey: map[laneKey]*lane{}}
+func newLanes(concurrency, idleLimit int, ended, expired func(*delivery) bool) *lanes {
+	l := &lanes{concurrency: concurrency, idleLimit: idleLimit, ended: ended, expired: expired, byKey: map[laneKey]*lane{}}
 	l.idle.prev, l.idle.next = &l.idle, &l.idle
 	return l
 }
@@ -114,7 +117,7 @@ func (l *lanes) next() *delivery {
 	return d
 }
 
-// finish ends the run of d and makes the next of its lane ready.
+// finish ends the run of d and makes the next of its lane ready; but if d comes again, those behind it are dropped.
 func (l *lanes) finish(d *delivery) {
 	if d.resting {
 		l.wake(d)
@@ -122,7 +125,20 @@ func (l *lanes) finish(d *delivery) {
 	l.running.remove(d)
 	d.running = false
 	d.sub.held--
+	if l.comesAgain(d) {
+		l.dropBehind(d.lane)
+		return
+	}
 	l.promote(d.lane)
+}
+
+// comesAgain tells that d, which has run, was given back without a verdict, and not because it was taken away or its source stopped.
+func (l *lanes) comesAgain(d *delivery) bool {
+	if d.sub.stopped || l.ended(d) {
+		return false
+	}
+	s := d.Settlement()
+	return s == flight.Released || s == flight.Nacked && l.expired(d)
 }
 
 // rest lets another delivery run in the place of d.
@@ -194,6 +210,32 @@ func (l *lanes) dropReady(match func(*delivery) bool) {
 	l.ready = kept
 }
 
+// dropExpired drops what is ready and has waited for too long, with what is behind it. What is behind one that runs is dropped when that
+// has finished: it would have to come after it.
+func (l *lanes) dropExpired() {
+	var kept fifo
+	for d := l.ready.pop(); d != nil; d = l.ready.pop() {
+		if l.expired(d) {
+			l.dropped.push(d)
+			l.dropBehind(d.lane)
+		} else {
+			kept.push(d)
+		}
+	}
+	l.ready = kept
+}
+
+// dropBehind drops all that is behind the head of ln, which has gone.
+func (l *lanes) dropBehind(ln *lane) {
+	if ln == nil {
+		return
+	}
+	l.behind -= ln.queue.n
+	l.dropped.append(ln.queue)
+	ln.head, ln.queue = nil, fifo{}
+	l.linkIdle(ln)
+}
+
 // promote makes the next delivery of ln its head, and drops those that must not run any more.
 func (l *lanes) promote(ln *lane) {
 	if ln == nil {
@@ -201,11 +243,17 @@ func (l *lanes) promote(ln *lane) {
 	}
 	for ln.head = ln.queue.pop(); ln.head != nil; ln.head = ln.queue.pop() {
 		l.behind--
-		if !ln.head.sub.stopped && !l.ended(ln.head) {
-			l.ready.push(ln.head)
+		switch d := ln.head; {
+		case d.sub.stopped || l.ended(d):
+			l.dropped.push(d)
+		case l.expired(d):
+			l.dropped.push(d)
+			l.dropBehind(ln)
+			return
+		default:
+			l.ready.push(d)
 			return
 		}
-		l.dropped.push(ln.head)
 	}
 	l.linkIdle(ln)
 }

@@ -32,10 +32,10 @@ func (c *Consumer) settle(h message.HandlerFunc) message.HandlerFunc {
 		case verdict <= classify.VerdictDrop && f.Receipt() != flight.NoReceipt:
 			f.Ack()
 		case ctx.Err() != nil, f.IsDraining() && !isDelayed:
-			// Shutdown, a revoked partition or the end of a hold: not a failure, and never a nack,
-			// which some adapters answer with a resend loop (fault S5). A stage that a drain broke off marks
+			// Shutdown, a revoked partition or the end of a hold: not a failure, and no nack, which some adapters answer
+			// with a resend loop (fault S5), unless a hold ended and nothing else tells the adapter. A stage that a drain broke off marks
 			// what it had in hand by classify.Stop, and what was decided about that before is inside of the mark.
-			f.Release()
+			f.GiveBack()
 		case isDelayed:
 			f.Delay(delayed.After)
 		case verdict == classify.VerdictStop:

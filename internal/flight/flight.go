@@ -9,6 +9,7 @@ package flight
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -32,6 +33,10 @@ type Flight struct {
 
 	// Topic and Consumer name the subscription. Key names the lane.
 	Topic, Consumer, Key string
+
+	// HeldSince is when the broker began to wait for an answer, as far as it is known: at the latest when it came to the intake. Set by the
+	// intake alone.
+	HeldSince time.Time
 
 	// ID identifies the message within Consumer's inbox. Source is this service's own CloudEvents
 	// source, for the events that the handler makes. middleware.Correlation sets these four.
@@ -137,6 +142,16 @@ func (f *Flight) Release() bool {
 		f.Delivery.Release()
 	}
 	return true
+}
+
+// GiveBack releases the delivery; but one that the broker cannot take back without a verdict is nacked, since nobody else would be told: some
+// adapters wait for a verdict for ever. It is not if it was taken away or its intake drains: those end the wait. It reports whether
+// this call settled it.
+func (f *Flight) GiveBack() bool {
+	if f.Delivery != nil && f.Delivery.Release == nil && f.Context.Err() == nil && !f.IsDraining() {
+		return f.Nack()
+	}
+	return f.Release()
 }
 
 // Settlement tells what the delivery was settled with.

@@ -1,6 +1,7 @@
 package flight_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -86,6 +87,35 @@ func TestI1OneOfManySettlementsAtOnceWins(t *testing.T) {
 		all.Wait()
 		if got, won := d.String(), settlers[d.flight.Settlement()-1]; wins.Load() != 1 || got != won.want {
 			t.Fatalf("%d calls won, and the broker is told %q; want one, and %q", wins.Load(), got, won.want)
+		}
+	}
+}
+
+// An adapter that cannot take a message back was told nothing of the end of a hold, and waited for a verdict for ever.
+func TestGiveBackNacksWhereNothingElseTellsTheAdapter(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		release bool // the broker can take it back
+		ended   bool // it was taken away
+		want    string
+		is      flight.Settlement
+	}{
+		{"release", true, false, "acked 0 nacked 0 released 1 delayed 0", flight.Released},
+		{"no release", false, false, "acked 0 nacked 1 released 0 delayed 0", flight.Nacked},
+		{"taken away", false, true, "acked 0 nacked 0 released 0 delayed 0", flight.Released},
+	} {
+		d := newTold()
+		if !test.release {
+			d.flight.Delivery.Release = nil
+		}
+		if test.ended {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			d.flight.Context = ctx
+		}
+		d.flight.GiveBack()
+		if got := d.String(); got != test.want || d.flight.Settlement() != test.is {
+			t.Errorf("%s: the broker is told %q, and the flight %d; want %q and %d", test.name, got, d.flight.Settlement(), test.want, test.is)
 		}
 	}
 }

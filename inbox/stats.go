@@ -8,7 +8,8 @@ import (
 // Stats is how an inbox stands at one moment.
 type Stats struct {
 	// Claims is about how many claims there are. Postgres and MySQL estimate it from their own statistics,
-	// which are minutes old; SQLite counts to 100,000 and no further.
+	// which are minutes old, on MySQL 8 up to a day (information_schema_stats_expiry); SQLite counts to 100,000
+	// and no further.
 	Claims int64
 
 	// Oldest is the age of the oldest claim by the database's clock, 0 without one. While it is below the

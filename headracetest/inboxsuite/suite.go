@@ -40,6 +40,9 @@ type Harness[Tx any] struct {
 	// the store.
 	Waiting func(ctx context.Context) (bool, error)
 
+	// Analyze has the database look anew at what its statistics tell of the size; nil: the store counts.
+	Analyze func(ctx context.Context) error
+
 	// Idle reports whether the database has no transaction open and every connection is back in its
 	// pool; nil: not known.
 	Idle func() bool

@@ -124,6 +124,10 @@ func TestInbox(t *testing.T) {
 							"%INSERT%"+p.schema+"%inbox%").Scan(&n)
 						return n > 0, err
 					},
+					Analyze: func(ctx context.Context) error {
+						_, err := p.pool.Exec(ctx, "ANALYZE "+p.schema+".headrace_inbox")
+						return err
+					},
 					Idle: func() bool { return p.pool.Stat().AcquiredConns() == 0 },
 				}
 			})

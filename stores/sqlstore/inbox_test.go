@@ -162,13 +162,29 @@ func (p place) waiting(ctx context.Context) (bool, error) {
 	return n > 0, err
 }
 
-// suite runs the suite on p, emptied for each test: to make tables and drop them takes longer than the tests.
-func (p place) suite(t *testing.T, another func(testing.TB) place) {
-	p.migrated(t)
+// ours is how the names of our tables begin.
+func (p place) ours() string {
 	ours := strings.TrimSuffix(p.counters, "counters")
 	if p.dialect != schema.MySQL {
 		ours += schema.DefaultPrefix
 	}
+	return ours
+}
+
+// analyze has the server look at the size of the inbox.
+func (p place) analyze(ctx context.Context) error {
+	statement := "ANALYZE "
+	if p.dialect == schema.MySQL {
+		statement = "ANALYZE TABLE "
+	}
+	_, err := p.db.ExecContext(ctx, statement+p.ours()+"inbox")
+	return err
+}
+
+// suite runs the suite on p, emptied for each test: to make tables and drop them takes longer than the tests.
+func (p place) suite(t *testing.T, another func(testing.TB) place) {
+	p.migrated(t)
+	ours := p.ours()
 	inboxsuite.Run(t, func(t *testing.T) inboxsuite.Harness[*sql.Tx] {
 		execute(t, p.db, "DELETE FROM "+p.counters, "DELETE FROM "+ours+"inbox", "DELETE FROM "+ours+"version")
 		return p.harness(t, another)
@@ -195,7 +211,7 @@ func (p place) harness(t *testing.T, another func(testing.TB) place) inboxsuite.
 		Idle: func() bool { return p.db.Stats().InUse == 0 },
 	}
 	if p.dialect != schema.SQLite {
-		h.Kill, h.Waiting = p.kill, p.waiting
+		h.Kill, h.Waiting, h.Analyze = p.kill, p.waiting, p.analyze
 	}
 	return h
 }

@@ -26,7 +26,8 @@ const (
 
 	// Check makes nothing, and fails where an exchange or a queue is missing. How they are set up, and bound, is the
 	// operator's choice. There is no Delivery.Delay then, and a queue may have the server's own delivery limit: from RabbitMQ
-	// 4.0 on it drops, or dead-letters, after 20 deliveries.
+	// 4.0 on it drops, or dead-letters, after 20 deliveries. What goes back in a long pause is delivered again each time, see
+	// Config.Patience.
 	Check
 )
 
@@ -72,7 +73,7 @@ type Config struct {
 	NackDelay, MaxNackDelay time.Duration
 
 	// Patience is the server's consumer_timeout: who holds a delivery for longer loses its channel. It is not sent to the
-	// server. Default 30 min, as the server's; NoTimeout if it is off there.
+	// server. What has waited for two fifths of it, here or in the runtime, goes back to the queue, and comes again. Default 30 min, as the server's; NoTimeout if it is off there.
 	Patience time.Duration
 
 	// MaxMessageBytes is the largest payload that is published. It must not be above the server's max_message_size. Default

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,11 +95,20 @@ database. It does not undo anything.`,
 		if err != nil {
 			return err
 		}
+		missing := slices.Compact(slices.Sorted(slices.Values(ids)))
+		missing = slices.DeleteFunc(missing, func(id string) bool { return slices.Contains(there, id) })
 		if a.isJSON() {
-			return a.writeJSON(map[string]int64{"forgotten": n})
+			err = a.writeJSON(struct {
+				Forgotten int64    `json:"forgotten"`
+				Missing   []string `json:"missing,omitempty"`
+			}{n, missing})
+		} else {
+			fmt.Fprintf(a.out, "forgot %s\n", plural(n, "message"))
 		}
-		fmt.Fprintf(a.out, "forgot %s\n", plural(n, "message"))
-		return nil
+		if err == nil && len(missing) > 0 {
+			err = exit(exitPartly, "%s does not remember %q", consumer, missing)
+		}
+		return err
 	}
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/headrace-go/headrace/brokers"
+	"github.com/headrace-go/headrace/classify"
 	"github.com/headrace-go/headrace/event"
 	"github.com/headrace-go/headrace/poison"
 )
@@ -37,6 +38,15 @@ type replayReport struct {
 	Read     int              `json:"read"`
 	Replayed int              `json:"replayed"`
 	Next     map[string]int64 `json:"next"` // by partition: where to go on
+	Refused  []refusal        `json:"refused,omitempty"`
+}
+
+// refusal is a message that could not be sent, as JSON.
+type refusal struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
+	Why       string `json:"why"`
 }
 
 func (a *app) replayCommand() *cobra.Command {
@@ -48,7 +58,8 @@ func (a *app) replayCommand() *cobra.Command {
 They go through the consumer's redrive topic with the identity that they had, so a consumer with an inbox skips what it has handled and
 remembers; use "inbox forget" for what is to take effect again. A handler WITHOUT an inbox does everything again.
 
-They are unordered against live messages. When it is interrupted it tells where to go on.`,
+They are unordered against live messages. When it is interrupted it tells where to go on. A message that cannot be sent is reported with
+its place, and does not stop the others (exit code 4).`,
 		Args: args(cobra.NoArgs),
 	}
 	flags := cmd.Flags()
@@ -89,8 +100,11 @@ They are unordered against live messages. When it is interrupted it tells where 
 			count.DryRun = true
 			return a.showReplay(&r, count, nil)
 		}
-		if count.Replayed == 0 {
+		switch {
+		case count.Replayed == 0 && len(count.Refused) == 0:
 			return errNothing
+		case count.Replayed == 0:
+			return a.showReplay(&r, count, nil)
 		}
 		if err := a.confirm("give %s of %s to %s again?", plural(count.Replayed, "message"), r.topic, r.consumer); err != nil {
 			return err
@@ -106,12 +120,12 @@ They are unordered against live messages. When it is interrupted it tells where 
 			if err := wait(cmd.Context(), len(messages)); err != nil {
 				return err
 			}
-			if err := publisher.Publish(poison.RedriveTopic(r.consumer), messages...); err != nil {
-				return err
+			err := publisher.Publish(poison.RedriveTopic(r.consumer), messages...)
+			if err == nil {
+				n += len(messages)
+				bar.at(int64(n))
 			}
-			n += len(messages)
-			bar.at(int64(n))
-			return nil
+			return err
 		})
 		bar.end()
 		return a.showReplay(&r, report, err)
@@ -188,63 +202,179 @@ const replayChunk = 100
 // errEnough ends a read at --limit.
 var errEnough = errors.New("enough")
 
+const (
+	// maxRow is how many messages in a row are refused until the broker, or the consumer's topic, is taken to be gone.
+	maxRow = 10
+	// maxRefused bounds the messages of a run that are refused for themselves.
+	maxRefused = 1000
+)
+
+// replayed is a message on its way, and the place that it was read from.
+type replayed struct {
+	msg *message.Message
+	at  *brokers.Delivery
+}
+
+// replaying is one pass over the topic.
+type replaying struct {
+	*replay
+	publish func([]*message.Message) error
+	report  replayReport
+	chunk   []replayed
+	next    map[int32]int64 // behind what was read
+	row     []refusal       // the last ones, without one that was sent since: is it they, or the broker?
+}
+
 // read gives what is to be replayed to publish, in chunks. The report tells what was published also with an error.
 func (r *replay) read(ctx context.Context, b *broker, span brokers.Range, until time.Time, publish func([]*message.Message) error) (replayReport, error) {
-	report := replayReport{Batch: r.batch, Next: map[string]int64{}}
-	var chunk []*message.Message
-	next := map[int32]int64{}
+	p := &replaying{replay: r, publish: publish, report: replayReport{Batch: r.batch, Next: map[string]int64{}}, next: map[int32]int64{}}
 	size := replayChunk
 	if r.rate > 0 {
 		size = int(max(1, min(replayChunk, r.rate)))
 	}
-	flush := func() error {
-		if len(chunk) > 0 {
-			if err := publish(chunk); err != nil {
-				return err
-			}
-		}
-		report.Replayed += len(chunk)
-		chunk = chunk[:0]
-		for p, offset := range next {
-			report.Next[strconv.Itoa(int(p))] = offset
-		}
-		return nil
-	}
 	err := b.reader.Read(ctx, r.topic, span, func(msg *message.Message) error {
-		report.Read++
+		p.report.Read++
 		d := brokers.DeliveryOf(msg.Context())
 		if r.selects(msg, d, until) {
-			rec, err := poison.RecordOf(r.consumer, msg)
-			if err != nil {
+			out, err := r.prepare(ctx, b, msg)
+			if err == nil {
+				p.chunk = append(p.chunk, replayed{out, d})
+			} else if err = p.refuse(refusalOf(d, err), err); err != nil {
 				return err
 			}
-			out, err := (&poison.Redrive{Kind: poison.KindReplay, Batch: r.batch, Record: rec}).Message(b.Capabilities().MaxHeaderBytes)
-			if err != nil {
-				return fmt.Errorf("%s/%d/%d: %w", d.Topic, d.Partition, d.Offset, err)
-			}
-			out.SetContext(ctx)
-			b.keyed(out, rec)
-			chunk = append(chunk, out)
 		}
-		next[d.Partition] = d.Offset + 1
-		if len(chunk) < size && (r.limit == 0 || report.Replayed+len(chunk) < r.limit) {
+		p.next[d.Partition] = d.Offset + 1
+		if len(p.chunk) < size && (r.limit == 0 || p.report.Replayed+len(p.chunk) < r.limit) {
 			return nil
 		}
-		if err := flush(); err != nil {
+		if err := p.flush(ctx); err != nil {
 			return err
 		}
-		if r.limit > 0 && report.Replayed >= r.limit {
+		if r.limit > 0 && p.report.Replayed >= r.limit {
 			return errEnough
 		}
 		return nil
 	})
 	if err == nil {
-		err = flush()
+		err = p.flush(ctx)
 	}
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
-	return report, err
+	if err == nil {
+		p.report.Refused = append(p.report.Refused, p.row...)
+	}
+	return p.report, err
+}
+
+// prepare makes the message that goes to the consumer.
+func (r *replay) prepare(ctx context.Context, b *broker, msg *message.Message) (*message.Message, error) {
+	rec, err := poison.RecordOf(r.consumer, msg)
+	if err != nil {
+		return nil, err
+	}
+	out, err := (&poison.Redrive{Kind: poison.KindReplay, Batch: r.batch, Record: rec}).Message(b.Capabilities().MaxHeaderBytes)
+	if err != nil {
+		return nil, err
+	}
+	out.SetContext(ctx)
+	b.keyed(out, rec)
+	return out, nil
+}
+
+// flush publishes the chunk. If that fails it publishes one by one what is not stored for sure, to find the one that cannot be.
+func (p *replaying) flush(ctx context.Context) error {
+	if len(p.chunk) > 0 {
+		messages := make([]*message.Message, len(p.chunk))
+		for i, m := range p.chunk {
+			messages[i] = m.msg.CopyWithContext() // a publisher may change what it gets
+		}
+		if err := p.publish(messages); err != nil {
+			if err := p.oneByOne(ctx, unstored(err, len(p.chunk))); err != nil {
+				return err
+			}
+		} else {
+			p.report.Replayed += len(p.chunk)
+			p.endRow()
+		}
+	}
+	p.chunk = p.chunk[:0]
+	if len(p.row) == 0 { // else the run may yet end at the first of these
+		for partition, offset := range p.next {
+			p.report.Next[strconv.Itoa(int(partition))] = offset
+		}
+	}
+	return nil
+}
+
+// unstored tells which messages of a call are not stored for sure.
+func unstored(err error, n int) map[int]bool {
+	not := make(map[int]bool, n)
+	if failed, ok := errors.AsType[*brokers.PublishError](err); ok && failed.Of == n {
+		for _, f := range failed.Failed {
+			not[f.Index] = true
+		}
+		return not
+	}
+	for i := range n {
+		not[i] = true
+	}
+	return not
+}
+
+// oneByOne publishes those of the chunk that are not stored. Those that are refused again are reported, and the others go on, unless too
+// many are refused in a row.
+func (p *replaying) oneByOne(ctx context.Context, not map[int]bool) error {
+	for i, m := range p.chunk {
+		if not[i] {
+			if err := p.publish([]*message.Message{m.msg.CopyWithContext()}); ctx.Err() != nil {
+				return ctx.Err()
+			} else if err != nil {
+				if err := p.refused(m.at, err); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		p.report.Replayed++
+		p.endRow()
+		p.report.Next[strconv.Itoa(int(m.at.Partition))] = m.at.Offset + 1
+	}
+	return nil
+}
+
+// refused notes a message that was not taken. Its error is why the run cannot go on: then those in a row are to be tried again.
+func (p *replaying) refused(d *brokers.Delivery, why error) error {
+	if isItsOwn(why) && p.report.Replayed > 0 { // else the consumer's topic may be what is wrong
+		return p.refuse(refusalOf(d, why), why)
+	}
+	if p.row = append(p.row, refusalOf(d, why)); len(p.row) == maxRow {
+		return fmt.Errorf("%d messages in a row could not be sent, the last one at %s/%d/%d: %w", maxRow, d.Topic, d.Partition, d.Offset, why)
+	}
+	return nil
+}
+
+// endRow is told that a message was sent: those before it were refused for themselves.
+func (p *replaying) endRow() {
+	p.report.Refused = append(p.report.Refused, p.row...)
+	p.row = nil
+}
+
+// refuse reports a message that cannot be sent.
+func (p *replaying) refuse(r refusal, why error) error {
+	if p.report.Refused = append(p.report.Refused, r); len(p.report.Refused) >= maxRefused {
+		return fmt.Errorf("%d messages could not be sent; the last error: %w", len(p.report.Refused), why)
+	}
+	return nil
+}
+
+func refusalOf(d *brokers.Delivery, why error) refusal {
+	return refusal{d.Topic, d.Partition, d.Offset, strings.Join(strings.Fields(why.Error()), " ")}
+}
+
+// isItsOwn tells whether an error is that of the message, and not of the broker.
+func isItsOwn(err error) bool {
+	return (*classify.Classifier)(nil).Classify(err).Verdict == classify.VerdictPoison
 }
 
 func (r *replay) selects(msg *message.Message, d *brokers.Delivery, until time.Time) bool {
@@ -285,6 +415,9 @@ func ticker(rate float64) func(ctx context.Context, n int) error {
 }
 
 func (a *app) showReplay(r *replay, report replayReport, err error) error {
+	if err == nil && len(report.Refused) > 0 && !report.DryRun {
+		err = exit(exitPartly, "%s could not be sent", plural(len(report.Refused), "message"))
+	}
 	if a.isJSON() {
 		return errors.Join(a.writeJSON(report), err)
 	}
@@ -293,7 +426,10 @@ func (a *app) showReplay(r *replay, report replayReport, err error) error {
 		verb = "would give"
 	}
 	fmt.Fprintf(a.out, "%s %s of %s to %s (%d read)\n", verb, plural(report.Replayed, "message"), r.topic, r.consumer, report.Read)
-	if err == nil || len(report.Next) == 0 {
+	for _, f := range report.Refused {
+		fmt.Fprintf(a.out, "not sent: %s/%d/%d: %s\n", f.Topic, f.Partition, f.Offset, f.Why)
+	}
+	if err == nil || len(report.Next) == 0 || errors.As(err, new(*exitError)) {
 		return err
 	}
 	var from []string

@@ -57,7 +57,7 @@ func TestWhatWaitsInTheAdapterGoesBackInTime(t *testing.T) {
 	awaitNacks(t, seen, 4)
 	for i, m := range adaptertest.Take(t, in, 4) {
 		d := adaptertest.Delivery(t, m)
-		if waited := time.Since(d.Received); string(m.Payload) != string(adaptertest.Numbers(0, 4)[i]) || d.Count < 2 || waited > wait {
+		if waited := time.Since(d.Received); string(m.Payload) != adaptertest.Numbers(0, 4)[i] || d.Count < 2 || waited > wait {
 			t.Errorf("got %q, delivery %d, which has waited for %v; want %d, for the second time at least", m.Payload, d.Count, waited, i)
 		}
 		m.Ack()

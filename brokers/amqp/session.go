@@ -132,10 +132,12 @@ func (s *session) receive(ctx context.Context) error {
 		case out <- m:
 			next = nil
 		case <-s.flush:
-			next = s.flushAhead(next)
+			s.flushAhead(next)
+			next = nil
 		case <-old.C:
 			if next != nil && s.isOld(next.Entry) {
-				next = s.flushAhead(next)
+				s.flushAhead(next)
+				next = nil
 			}
 		}
 	}
@@ -204,7 +206,7 @@ func (s *session) isOld(e *entry) bool { return s.maxWait() > 0 && time.Since(e.
 
 // flushAhead gives back all that was not handed over, for the first of it has waited for too long, or something before it was given back for
 // that reason: what came later must not go first.
-func (s *session) flushAhead(next *adapter.Held[*entry]) *adapter.Held[*entry] {
+func (s *session) flushAhead(next *adapter.Held[*entry]) {
 	all := s.ahead
 	if next != nil && s.settler.Drop(next) {
 		all = append([]*entry{next.Entry}, all...)
@@ -214,7 +216,6 @@ func (s *session) flushAhead(next *adapter.Held[*entry]) *adapter.Held[*entry] {
 	for _, e := range all {
 		s.holdBack(e, s.subscription.broker.config.NackDelay, s.subscription.broker.config.MaxNackDelay)
 	}
-	return nil
 }
 
 // settle is the settler's.

@@ -93,6 +93,8 @@ func TestI1OneOfManySettlementsAtOnceWins(t *testing.T) {
 
 // An adapter that cannot take a message back was told nothing of the end of a hold, and waited for a verdict for ever.
 func TestGiveBackNacksWhereNothingElseTellsTheAdapter(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
 	for _, test := range []struct {
 		name    string
 		release bool // the broker can take it back
@@ -109,9 +111,7 @@ func TestGiveBackNacksWhereNothingElseTellsTheAdapter(t *testing.T) {
 			d.flight.Delivery.Release = nil
 		}
 		if test.ended {
-			ctx, cancel := context.WithCancel(t.Context())
-			cancel()
-			d.flight.Context = ctx
+			d.flight.Context = over
 		}
 		d.flight.GiveBack()
 		if got := d.String(); got != test.want || d.flight.Settlement() != test.is {

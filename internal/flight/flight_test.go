@@ -111,7 +111,7 @@ func TestGiveBackNacksWhereNothingElseTellsTheAdapter(t *testing.T) {
 			d.flight.Delivery.Release = nil
 		}
 		if test.ended {
-			d.flight.Context = over
+			d.flight.Context = over //nolint:fatcontext // each flight has its own
 		}
 		d.flight.GiveBack()
 		if got := d.String(); got != test.want || d.flight.Settlement() != test.is {

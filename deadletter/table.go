@@ -121,7 +121,7 @@ type Table interface {
 // Writer adds a dead letter within a transaction of type Tx. The stores implement it; users call [Index].
 type Writer[Tx any] interface {
 	// InsertDeadLetter adds row unless its id is there, and reports whether it did. Earlier letters of the
-	// same consumer and message (fewer deaths) that are new become resolved, with an entry; a letter
-	// that comes after a later one of its message is resolved at once.
+	// same consumer and message (fewer deaths, or failed before) that are new become resolved, with an entry; a letter
+	// that comes after a later one of its message (more deaths, and failed later) is resolved at once.
 	InsertDeadLetter(ctx context.Context, tx Tx, row Row) (bool, error)
 }

@@ -95,8 +95,8 @@ type Ledger interface {
 	Put(ctx context.Context, tx any, m Message) (bool, error)
 
 	// Take claims m in the inbox anew, as of now, for its first claim may have been pruned; locks the row of m's key; and
-	// deletes m, and the row as well if that was the key's last message. It reports false, and tx is to be rolled back,
-	// if the key is not released or m is gone.
+	// deletes m, and the row as well if that was the key's last message. m's dead letter, if it is in the same database and new,
+	// becomes resolved. It reports false, and tx is to be rolled back, if the key is not released or m is gone.
 	Take(ctx context.Context, tx any, m Message) (bool, error)
 
 	// Fail parks the key of m, which was released, again, and puts m.Record with its failure in the place of m's.
@@ -130,8 +130,7 @@ type Ledger interface {
 	Find(ctx context.Context, consumer, id string) (key string, seq int64, found bool, err error)
 
 	// Release lets a key's messages be handled, in order, before live ones. It reports false if the key is not
-	// parked; one that is released already stays so, and is not delayed any more. The states of its dead letters are
-	// left as they are: see [Redrive].
+	// parked; one that is released already stays so, and is not delayed any more.
 	Release(ctx context.Context, consumer, key string, why Reason) (bool, error)
 
 	// ReleaseAll releases the consumer's keys that are parked at this moment, and returns how many.
@@ -142,8 +141,8 @@ type Ledger interface {
 	Withhold(ctx context.Context, consumer, key string, why Reason) (bool, error)
 
 	// Skip removes a message for good and keeps it in the audit. It waits for one that is being handled. Its claim
-	// is made anew: neither a redelivery nor a redrive will run it for as long as the inbox remembers, from now on. It
-	// reports false if there is no such message.
+	// is made anew: neither a redelivery nor a redrive will run it for as long as the inbox remembers, from now on. Its
+	// dead letter stays as it is, to be edited, say. It reports false if there is no such message.
 	Skip(ctx context.Context, consumer, key string, seq int64, why Reason) (bool, error)
 
 	// Count tells how much of a consumer is parked.
@@ -216,9 +215,9 @@ type Entry struct {
 // published, since its claim would suppress it, but its key is released, and it runs in its turn. It reports
 // whether the message was parked.
 //
-// A dead letter whose message was drained without this, after [Ledger.Release], stays new. A redrive of it is a duplicate for as
-// long as the inbox remembers the drain; after that it would take effect again. So redrive the letter instead of releasing
-// the key, or mark it resolved.
+// A dead letter whose message was drained without this, after [Ledger.Release], becomes resolved if it is in the same database by
+// then. Elsewhere it stays new. A redrive of it is a duplicate for as long as the inbox remembers the drain; after that it
+// would take effect again. So there, redrive the letter instead of releasing the key, or mark it resolved.
 func Redrive(ctx context.Context, l Ledger, r poison.Record, why Reason) (bool, error) {
 	if r.Consumer == "" || r.MessageID == "" {
 		return false, nil

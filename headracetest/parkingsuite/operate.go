@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/headrace-go/headrace/classify"
+	"github.com/headrace-go/headrace/deadletter"
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/flight"
 	"github.com/headrace-go/headrace/parking"
@@ -338,6 +339,74 @@ func (b *bench[Tx]) leases() {
 }
 
 // A dead letter was redriven while its key was parked: the inbox took it for a duplicate, and the operator for done.
+// A key was released and drained, and the dead letter of its first message stayed new for ever: whoever redrove all of them when the inbox had
+// forgotten the message, made its effect a second time.
+func (b *bench[Tx]) letter() {
+	l := b.line(nil)
+	letters, err := deadletter.NewStore(b.Letters, deadletter.Protection{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	index := func(key string) string {
+		b.Helper()
+		list, err := b.ledger.Messages(b.ctx, b.consumer, key, 0, 1)
+		if err != nil || len(list) != 1 {
+			b.Fatalf("the first message of %s: %d, %v", key, len(list), err)
+		}
+		if n, err := letters.Add(b.ctx, list[0].Record); err != nil || n != 1 {
+			b.Fatalf("Add: %d, %v; want 1", n, err)
+		}
+		return list[0].Record.ID
+	}
+	want := func(id string, state deadletter.State, actions ...string) {
+		b.Helper()
+		letter, err := letters.One(b.ctx, id)
+		if err != nil || letter.State != state {
+			b.Errorf("dead letter %s is %q, %v; want %q", id, letter.State, err, state)
+		}
+		trail, err := letters.Trail(b.ctx, id)
+		if err != nil || len(trail) != len(actions) {
+			b.Errorf("trail of %s: %+v, %v; want %q", id, trail, err, actions)
+		}
+		for i, e := range trail {
+			if e.Action != actions[i] || e.Actor != "headrace" || e.Reason == "" {
+				b.Errorf("trail of %s: %+v; want %q", id, e, actions[i])
+			}
+		}
+	}
+	b.breaks("a1", "b1")
+	l.want(flight.DeadLettered, "a", "a1")
+	l.want(flight.Parked, "a", "a2")
+	l.want(flight.DeadLettered, "b", "b1")
+	first, skipped := index("a"), index("b")
+	b.release("a")
+	l.drain() // a1 fails again
+	want(first, deadletter.New)
+	again := index("a")
+	want(first, deadletter.Resolved, deadletter.ActionSupersede)
+	b.fix()
+	b.release("a")
+	l.drain()
+	b.wantHistory("a1", "a2")
+	want(again, deadletter.Resolved, deadletter.ActionResolve)
+	if _, err := b.ledger.Skip(b.ctx, b.consumer, "b", 1, operator); err != nil {
+		b.Fatal(err)
+	}
+	want(skipped, deadletter.New) // what is to become of it is the operator's to say
+
+	// What was done to a letter stays.
+	b.breaks("c1")
+	l.want(flight.DeadLettered, "c", "c1")
+	discarded := index("c")
+	if n, err := letters.Discard(b.ctx, deadletter.Filter{IDs: []string{discarded}}, deadletter.By{Actor: "headrace", Reason: "a test"}); err != nil || n != 1 {
+		b.Fatalf("Discard: %d, %v; want 1", n, err)
+	}
+	b.fix()
+	b.release("c")
+	l.drain()
+	want(discarded, deadletter.Discarded, deadletter.ActionDiscard)
+}
+
 func (b *bench[Tx]) redrives() {
 	l := b.line(nil)
 	b.breaks("a1")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/headrace-go/headrace/brokers"
 	"github.com/headrace-go/headrace/classify"
+	"github.com/headrace-go/headrace/deadletter"
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/internal/flight"
 	"github.com/headrace-go/headrace/parking"
@@ -33,6 +34,9 @@ type Harness[Tx any] struct {
 
 	// History returns the committed names in the order in which they were added.
 	History func(ctx context.Context) ([]string, error)
+
+	// Letters is the store's table of dead letters.
+	Letters deadletter.Table
 
 	// Kill ends the connection of tx from outside, as a crash of the process would; nil: cannot.
 	Kill func(ctx context.Context, tx Tx) error
@@ -75,6 +79,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"ReleaseOfOneAndOfAll", (*bench[Tx]).releases},
 		{"LeaseIsOneReplicas", (*bench[Tx]).leases},
 		{"RedriveOfAParkedMessageReleases", (*bench[Tx]).redrives},
+		{"LetterOfWhatTookEffectIsResolved", (*bench[Tx]).letter},
 		{"AckedWithoutAnEffectIsRemoved", (*bench[Tx]).removesIgnored},
 		{"MappedStoreParks", (*bench[Tx]).mapped},
 		{"ForeignTransactionIsRefused", (*bench[Tx]).foreignTx},

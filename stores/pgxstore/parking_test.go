@@ -11,8 +11,10 @@ import (
 
 func (p place) parking(t *testing.T) parkingsuite.Harness[pgx.Tx] {
 	p.execute(t, "CREATE TABLE "+p.schema+".history (n bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL)")
+	store := p.migrated(t)
 	return parkingsuite.Harness[pgx.Tx]{
-		Store: p.migrated(t),
+		Store:   store,
+		Letters: store.DeadLetters(),
 		Effect: func(ctx context.Context, tx pgx.Tx, name string) error {
 			_, err := tx.Exec(ctx, "INSERT INTO "+p.schema+".history (name) VALUES ($1)", name)
 			return err

@@ -15,7 +15,8 @@ func TestParking(t *testing.T) {
 		t.Fatal(err)
 	}
 	parkingsuite.Run(t, parkingsuite.Harness[*sql.Tx]{
-		Store: store,
+		Store:   store,
+		Letters: store.DeadLetters(),
 		Effect: func(ctx context.Context, tx *sql.Tx, name string) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO history (name) VALUES (?)", name)
 			return err

@@ -21,8 +21,10 @@ func (p place) parking(t *testing.T) parkingsuite.Harness[*sql.Tx] {
 	if p.dialect == schema.MySQL {
 		t.Cleanup(func() { execute(t, p.db, "DROP TABLE "+history) })
 	}
+	store := p.migrated(t)
 	h := parkingsuite.Harness[*sql.Tx]{
-		Store: p.migrated(t),
+		Store:   store,
+		Letters: store.DeadLetters(),
 		Effect: func(ctx context.Context, tx *sql.Tx, name string) error {
 			parameter := "?"
 			if p.dialect == schema.Postgres {

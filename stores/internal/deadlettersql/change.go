@@ -90,6 +90,23 @@ func (t *Table) supersede(ctx context.Context, db DB, row *deadletter.Row) error
 	return err
 }
 
+// ResolveIn marks a letter as done with, within a transaction, if it is there and new.
+func (t *Table) ResolveIn(ctx context.Context, db DB, id, reason string) error {
+	found := false
+	// Without a lock: where the letters are in another database, or nowhere, MySQL would lock the gap.
+	err := t.query(ctx, db, func(scan func(...any) error) error {
+		var one int
+		found = true
+		return scan(&one)
+	}, "SELECT 1 FROM "+t.letters+" WHERE id = ? AND state = 'new'", id)
+	if err != nil || !found {
+		return err
+	}
+	_, err = t.change(ctx, db, []string{id}, "state = 'resolved'", nil, "state = 'new'", nil,
+		deadletter.Entry{Actor: "headrace", Action: deadletter.ActionResolve, Reason: reason})
+	return err
+}
+
 // change sets what set says in those of ids for which cond holds, writes e into their trails, and returns them.
 func (t *Table) change(ctx context.Context, db DB, ids []string, set string, setArgs []any, cond string, condArgs []any, e deadletter.Entry) ([]string, error) {
 	if len(ids) == 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headrace-go/headrace/inbox"
 	"github.com/headrace-go/headrace/parking"
+	"github.com/headrace-go/headrace/stores/internal/deadlettersql"
 	"github.com/headrace-go/headrace/stores/internal/sqltext"
 	"github.com/headrace-go/headrace/stores/schema"
 )
@@ -41,6 +42,7 @@ type Ledger struct {
 	Access
 	dialect            schema.Dialect
 	keys, msgs, audit  string // the tables
+	letters            *deadlettersql.Table
 	renewal            string // makes a claim in the inbox, or makes it anew: consumer, id
 	now                string // the database's clock in microseconds
 	forUpdate, skipped string // SQLite has neither
@@ -54,6 +56,7 @@ func New(n schema.Names, a Access) *Ledger {
 	l := &Ledger{
 		Access: a, dialect: n.Dialect,
 		keys: n.Table("parked_key"), msgs: n.Table("parked_msg"), audit: n.Table("parked_audit"),
+		letters: deadlettersql.New(n, nil, nil),
 	}
 	switch n.Dialect {
 	case schema.Postgres:

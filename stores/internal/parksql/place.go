@@ -144,13 +144,25 @@ func (l *Ledger) take(ctx context.Context, db DB, m parking.Message) (bool, erro
 	if removed, err := l.remove(ctx, db, m); err != nil || !removed {
 		return false, err
 	}
-	return true, l.shrink(ctx, db, m.Consumer, m.Key, messages)
+	if err := l.shrink(ctx, db, m.Consumer, m.Key, messages); err != nil {
+		return false, err
+	}
+	return true, l.resolve(ctx, db, m)
 }
 
 // renew makes the claim of a message anew. The one that was made when it was parked may be pruned by now, or will be soon.
 func (l *Ledger) renew(ctx context.Context, db DB, consumer, id string) error {
 	_, err := db.Exec(ctx, l.renewal, consumer, id)
 	return err
+}
+
+// resolve marks the dead letter of a message that takes effect, if it has one and that is in this database: a redrive of it
+// would take effect again when the inbox has forgotten the message.
+func (l *Ledger) resolve(ctx context.Context, db DB, m parking.Message) error {
+	if m.Record.ID == "" {
+		return nil
+	}
+	return l.letters.ResolveIn(ctx, db, text(m.Record.ID), "its message was parked, and took effect")
 }
 
 // lockKey locks a key's row and tells what is in it.

@@ -36,7 +36,7 @@ func TestPromoteReadsOnlyWhatIsDue(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // what EXPLAIN has done is to be undone
+		defer tx.Rollback(context.WithoutCancel(ctx)) // undoes what EXPLAIN has done
 		for _, sql := range []string{"SET LOCAL plan_cache_mode = " + mode, "PREPARE promote AS " + promote.SQL} {
 			if _, err := tx.Exec(ctx, sql); err != nil {
 				t.Fatal(err)

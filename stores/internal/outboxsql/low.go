@@ -23,7 +23,7 @@ const (
 // lowWater knows for each topic below which id there is nothing to read. It is for Postgres: its index
 // keeps the entries of deleted rows for as long as the oldest snapshot of anybody in the database, and a read
 // from the first row would walk over all of them. MySQL keeps them for its oldest read view as well, and has no
-// marks: nothing there tells which transactions may still commit an id. See the limits in stores/sqlstore.
+// marks: nothing that any user may read there tells which transactions may still commit an id. See the limits in stores/sqlstore.
 //
 // A mark is safe: no row with an id up to it exists, stuck ones apart, or can appear. It is raised in two
 // steps. First, all ids up to the highest that was read are given out; who may still commit one of them holds,

@@ -20,7 +20,10 @@ func (a *app) protection() (deadletter.Protection, error) {
 	}
 	var list []deadletter.Key
 	for entry := range strings.SplitSeq(keys, ",") {
-		id, text, _ := strings.Cut(entry, "=")
+		id, text, found := strings.Cut(entry, "=")
+		if !found { // it may be a key
+			return deadletter.Protection{}, usage("HEADRACE_DEADLETTER_KEYS: an entry is not ID=BASE64")
+		}
 		key, err := base64.StdEncoding.DecodeString(text)
 		if err != nil {
 			return deadletter.Protection{}, usage("HEADRACE_DEADLETTER_KEYS: the key %q is not base64", id)

@@ -25,7 +25,7 @@ func TestEncryptedLettersAreWorkedWithTheirKeys(t *testing.T) {
 	s.must(exitDone, "dlt", "redrive", "--key", "order-3", "--reason", "x", "--yes")
 	s.must(exitDone, "dlt", "purge", "--subject", "customer-4", "--reason", "x", "--yes")
 	keys := s.env["HEADRACE_DEADLETTER_KEYS"]
-	for env, want := range map[string]string{"": "encrypted", "k-1=?": "not base64", "k-1=AAAA": "has 3 bytes"} {
+	for env, want := range map[string]string{"": "encrypted", "k-1=?": "not base64", "aGlkZGVu": "an entry is not ID=BASE64", "k-1=AAAA": "has 3 bytes"} {
 		if s.env["HEADRACE_DEADLETTER_KEYS"] = env; env == "" {
 			s.env["HEADRACE_DEADLETTER_BLIND"] = ""
 		} else {

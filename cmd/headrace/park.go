@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,16 @@ import (
 
 func (a *app) parkCommand() *cobra.Command {
 	return group("park", "Work parked keys", a.parkLs(), a.parkRelease(), a.parkSkip())
+}
+
+var hashedKey = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// keyName is the name of a key, also of one that is given by its name already, as park ls shows it.
+func keyName(key string) string {
+	if hashedKey.MatchString(key) {
+		return key
+	}
+	return parking.Name(key)
 }
 
 // parkedKey is a parked key as JSON.
@@ -55,7 +66,7 @@ func (a *app) parkLs() *cobra.Command {
 		}
 		defer closing(db, &err)
 		if key != "" {
-			messages, err := db.Parking().Messages(cmd.Context(), consumer, parking.Name(key), 0, limit)
+			messages, err := db.Parking().Messages(cmd.Context(), consumer, keyName(key), 0, limit)
 			if err != nil {
 				return err
 			}
@@ -167,7 +178,7 @@ func (a *app) parkRelease() *cobra.Command {
 				change = ledger.Withhold
 			}
 			var ok bool
-			if ok, err = change(cmd.Context(), consumer, parking.Name(key), parking.Reason(by)); ok {
+			if ok, err = change(cmd.Context(), consumer, keyName(key), parking.Reason(by)); ok {
 				n = 1
 			}
 		}
@@ -207,7 +218,7 @@ func (a *app) parkSkip() *cobra.Command {
 		if err := a.confirm("skip message %d of key %s of %s for good?", seq, key, consumer); err != nil {
 			return err
 		}
-		ok, err := db.Parking().Skip(cmd.Context(), consumer, parking.Name(key), seq, parking.Reason(by))
+		ok, err := db.Parking().Skip(cmd.Context(), consumer, keyName(key), seq, parking.Reason(by))
 		if err != nil {
 			return err
 		}

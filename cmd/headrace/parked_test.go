@@ -78,6 +78,14 @@ func TestWhatIsParkedIsNotGivenUpInPart(t *testing.T) {
 			for _, args := range commands[1:] {
 				s.must(exitDone, append(append(args, flags...), "--skip-parked")...)
 			}
+			for id, want := range map[string]string{commands[0][3]: "discarded", commands[1][3]: "resolved", commands[2][2]: "resolved", commands[3][3]: ""} {
+				if l, err := s.letters().One(t.Context(), id); string(l.State) != want || (want == "") != errors.Is(err, deadletter.ErrNotFound) {
+					t.Errorf("letter %s is %q, %v; want %q", id, l.State, err, want)
+				}
+			}
+			if parked, err := s.store.Parking().Count(t.Context(), s.name("billing.orders")); err != nil || parked.Messages != 0 {
+				t.Errorf("%d messages are parked, %v; want none", parked.Messages, err)
+			}
 			s.order(4, "{}")
 			s.run("park", "release", "--consumer", s.name("billing.orders"), "--all", "--reason", "INC-1", "--yes")
 			s.must(exitDone, "dlt", "redrive", "--all", "--reason", "INC-1", "--yes") // the edited copy
@@ -214,4 +222,21 @@ func TestEditTellsTheStateAndRefusesWhatWasRedriven(t *testing.T) {
 	if r := edit(letters[0].ID, "--force", "--yes"); r.code != exitDone {
 		t.Errorf("edit by force: %d, %s", r.code, r.err)
 	}
+}
+
+// A key that is no plain text is listed as a hash, and by that name it was never found.
+func TestParkedKeysAreFoundByTheirNames(t *testing.T) {
+	s := onJetStream(t)
+	const key = "größe 1"
+	s.parked(key, 3)
+	name := parking.Name(key)
+	flags := []string{"--consumer", "billing.orders", "--reason", "x", "--yes"}
+	for _, k := range []string{name, key} {
+		if got := s.must(exitDone, "park", "ls", "--consumer", "billing.orders", "--key", k).out; !strings.Contains(got, key+"-c") {
+			t.Errorf("park ls --key %s: %s", k, got)
+		}
+	}
+	s.must(exitDone, append([]string{"park", "skip", "--key", name, "--seq", "1"}, flags...)...)
+	s.must(exitDone, append([]string{"park", "skip", "--key", key, "--seq", "2"}, flags...)...)
+	s.must(exitDone, append([]string{"park", "release", "--key", name}, flags...)...)
 }

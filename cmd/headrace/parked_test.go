@@ -240,3 +240,56 @@ func TestParkedKeysAreFoundByTheirNames(t *testing.T) {
 	s.must(exitDone, append([]string{"park", "skip", "--key", key, "--seq", "2"}, flags...)...)
 	s.must(exitDone, append([]string{"park", "release", "--key", name}, flags...)...)
 }
+
+// "dlt purge --subject" was taken for all that there is to erase: the audit had the skipped message for 90 days. The runbook tells the
+// statement.
+func TestSkippedMessageIsErasedAsTheRunbookTells(t *testing.T) {
+	text, err := os.ReadFile("../../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	statement := regexp.MustCompile("(?s)```sql\n(.*?)```").FindSubmatch(text)
+	if statement == nil {
+		t.Fatal("the runbook has no SQL")
+	}
+	s := onJetStream(t)
+	s.parked("order-21", 1)
+	s.must(exitDone, "park", "skip", "--consumer", "billing.orders", "--key", "order-21", "--seq", "1", "--reason", "INC-816", "--yes")
+	audit := func() parking.Entry {
+		entries, err := s.store.Parking().Audit(t.Context(), "billing.orders", 0, 10)
+		if err != nil || len(entries) != 1 {
+			t.Fatalf("%+v, %v; want one entry", entries, err)
+		}
+		return entries[0]
+	}
+	if e := audit(); e.Skipped == nil || e.Key != "order-21" {
+		t.Fatalf("before: %+v", e)
+	}
+	if _, err := s.store.DB().ExecContext(t.Context(), string(statement[1])); err != nil {
+		t.Fatal(err)
+	}
+	if e := audit(); e.Skipped != nil || e.Key != "erased" || e.Action != parking.ActionSkip || e.Reason.Reason != "INC-816" {
+		t.Errorf("after: %+v; want that something was skipped, and no more", e)
+	}
+}
+
+// What was published was a duplicate to a consumer that had parked it; "redriven 1 of 1", and the key stayed parked.
+func TestRedriveWithoutADatabaseTellsOfParkedKeys(t *testing.T) {
+	s := onJetStream(t)
+	s.disaster()
+	s.redriveTopic()
+	const want = "without --database parked keys stay parked"
+	args := []string{"dlt", "redrive", "--topic", "orders", "--reason", "x", "--yes", "--message-id"}
+	delete(s.env, "HEADRACE_DATABASE")
+	if r := s.must(exitDone, append(args, "ce:/shop e-4")...); !strings.Contains(r.err, want) {
+		t.Errorf("it does not tell %q: %s", want, r.err)
+	}
+	if r := s.must(exitDone, "dlt", "redrive", "--help"); !strings.Contains(r.out, "WITHOUT --database") {
+		t.Errorf("help: %s", r.out)
+	}
+	s.withSQLite()
+	s.indexes()
+	if r := s.must(exitDone, append(args, "ce:/shop e-5")...); strings.Contains(r.err, want) {
+		t.Errorf("with a database: %s", r.err)
+	}
+}

@@ -2,6 +2,7 @@ package parksql
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -114,13 +115,14 @@ func (l *Ledger) Withhold(ctx context.Context, consumer, key string, why parking
 // Skip implements parking.Ledger.
 func (l *Ledger) Skip(ctx context.Context, consumer, key string, seq int64, why parking.Reason) (bool, error) {
 	there := false
-	err := l.operate(ctx, why, func(db DB) error {
+	var id string
+	// Before the transaction: on SQLite one that reads first may not be able to write.
+	found, err := l.one(ctx, l.DB, "SELECT id FROM "+l.msgs+ofKey+" AND seq = ?", []any{consumer, key, seq}, []any{&id})
+	if err != nil || !found {
+		return false, errors.Join(why.Validate(), l.failed(ctx, fmt.Sprintf("skip message %d of", seq), consumer, key, err))
+	}
+	err = l.operate(ctx, why, func(db DB) error {
 		there = false
-		var id string
-		found, err := l.one(ctx, db, "SELECT id FROM "+l.msgs+ofKey+" AND seq = ?", []any{consumer, key, seq}, []any{&id})
-		if err != nil || !found {
-			return err
-		}
 		if err := l.renew(ctx, db, consumer, id); err != nil {
 			return err
 		}

@@ -103,9 +103,10 @@ func (s *Source) where(q outbox.Query) (string, []any) {
 	from := " FROM " + s.outbox + " WHERE (topic, id) >= (?, ?) AND (topic, id) <= (?, 9223372036854775807)" + filter + " ORDER BY topic, id LIMIT ?"
 	args := slices.Concat([]any{q.Topic, low, q.Topic}, filterArgs, []any{q.Rows})
 	if len(stuck) > 0 {
-		from = " FROM ((SELECT * FROM " + s.outbox + " WHERE topic = ? AND id = ANY (CAST(CAST(? AS text) AS bigint[]))" + filter +
-			" ORDER BY id LIMIT ?) UNION ALL (SELECT *" + from + ")) b ORDER BY topic, id LIMIT ?"
-		args = slices.Concat([]any{q.Topic, "{" + digits(stuck) + "}"}, filterArgs, []any{q.Rows}, args, []any{q.Rows})
+		// Each by itself: of an array Postgres may make a filter on all of the topic.
+		from = " FROM ((SELECT o.* FROM unnest(" + bigints + ") x (id) CROSS JOIN LATERAL (SELECT * FROM " + s.outbox + " WHERE topic = ? AND id = x.id" + filter +
+			" LIMIT 1) o ORDER BY o.id LIMIT ?) UNION ALL (SELECT *" + from + ")) b ORDER BY topic, id LIMIT ?"
+		args = slices.Concat([]any{"{" + digits(stuck) + "}", q.Topic}, filterArgs, []any{q.Rows}, args, []any{q.Rows})
 	}
 	return from, args
 }

@@ -212,10 +212,10 @@ func (s *Source) sweep(ctx context.Context, topic string, m *mark) error {
 		left = append(left, id)
 		return true, err
 	}, "SELECT id FROM ("+
-		"(SELECT id FROM "+s.outbox+" WHERE topic = ? AND id = ANY (CAST(CAST(? AS text) AS bigint[])))"+
+		"(SELECT o.id FROM unnest("+bigints+") x (id) CROSS JOIN LATERAL (SELECT id FROM "+s.outbox+" WHERE topic = ? AND id = x.id LIMIT 1) o)"+
 		" UNION ALL (SELECT id FROM "+s.outbox+" WHERE topic = ? AND id >= ? AND id <= ? ORDER BY topic, id LIMIT ?)"+
 		" UNION ALL (SELECT id FROM "+s.dead+" WHERE topic = ? AND blocks ORDER BY id LIMIT ?)) x ORDER BY id",
-		topic, "{"+digits(m.stuck)+"}", topic, m.low+1, m.candidate, maxStuck+1, topic, maxStuck+1)
+		"{"+digits(m.stuck)+"}", topic, topic, m.low+1, m.candidate, maxStuck+1, topic, maxStuck+1)
 	if err != nil {
 		return fmt.Errorf("read what is left of topic %q in %s: %w", topic, s.outbox, err)
 	}

@@ -190,7 +190,7 @@ func sqliteHandleBatch(group int) func(context.Context, *sqliteBench, int) (spee
 				if err != nil {
 					return err
 				}
-				defer update.Close()
+				defer update.Close() //nolint:errcheck // the transaction ends it anyway
 				for _, e := range events {
 					if _, err := update.ExecContext(ctx, e.Value.Amount, e.Value.Account); err != nil {
 						return err

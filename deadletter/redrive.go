@@ -231,6 +231,8 @@ type run struct {
 	pace   pace
 	cursor Cursor
 	sent   []sent
+
+	failures int // to publish, since something was sent last: a chunk can be of one letter
 }
 
 type sent struct{ consumer, messageID string }
@@ -238,7 +240,7 @@ type sent struct{ consumer, messageID string }
 // Run redrives what f selects, the oldest last failure first. That is the order of a key's messages as long as each died once: one
 // that died again comes behind those that failed in between. Letters in no state that f names, else in state new, are left
 // alone, but for those whose claim has ended. One that cannot be sent is given back, reported, and does not stop
-// the others; a broker that takes nothing at all does, with an error. When ctx ends, what was published is marked, and the rest
+// the others; ten that the broker refuses in a row do, with an error. When ctx ends, what was published is marked, and the rest
 // is given back.
 //
 // The report is right with an error too. The error wraps [ErrCanary] if redriven messages failed again, or
@@ -476,8 +478,11 @@ func (u *run) publish(ctx context.Context, mine []outgoing, claimed time.Time) (
 		}
 		return done, back, err
 	}
-	if u.pace.rate == 0 {
+	if u.pace.rate == 0 && len(mine) > 1 {
 		n, ok := u.publishAll(ctx, mine)
+		if n > 0 {
+			u.failures = 0
+		}
 		for _, out := range mine[:n] {
 			done = append(done, u.stored(out))
 		}
@@ -486,7 +491,6 @@ func (u *run) publish(ctx context.Context, mine []outgoing, claimed time.Time) (
 		}
 		mine = mine[n:]
 	}
-	failed := 0
 	for i, out := range mine {
 		if err := u.pace.wait(ctx); err != nil {
 			return rest(i, err)
@@ -500,17 +504,18 @@ func (u *run) publish(ctx context.Context, mine []outgoing, claimed time.Time) (
 			}
 			back = append(back, out.letter.ID)
 			u.unsent(out.letter.ID, err)
-			if failed++; failed == maxFailures && len(done) == 0 {
-				return rest(i+1, fmt.Errorf("the first %d messages could not be sent; the last error: %w", failed, err))
+			if u.failures++; u.failures >= maxFailures {
+				return rest(i+1, fmt.Errorf("%d messages in a row could not be sent; the last error: %w", u.failures, err))
 			}
 			continue
 		}
+		u.failures = 0
 		done = append(done, u.stored(out))
 	}
 	return done, back, nil
 }
 
-// maxFailures is how many messages of a chunk fail, and none succeeds, until the broker is taken to be gone.
+// maxFailures is how many messages fail, one after the other, until the broker is taken to be gone.
 const maxFailures = 10
 
 // publishAll sends the messages in one call for each run of one topic. It returns how many are stored for sure, and whether all

@@ -144,6 +144,40 @@ func TestBrokerThatIsGoneEndsTheRun(t *testing.T) {
 	}
 }
 
+// A canary's first step, and a low rate, take one letter at a time: each one waited for the broker that was gone, to the end of the selection.
+func TestBrokerThatIsGoneEndsARunOfSmallChunks(t *testing.T) {
+	for name, change := range map[string]func(*deadletter.RedriveConfig){
+		"canary": func(c *deadletter.RedriveConfig) { c.Canary, c.Watcher = []int{1, 10}, watcher{done: all} },
+		"rate":   func(c *deadletter.RedriveConfig) { c.Rate, c.ClaimTTL = 4, time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				topics, err := deadletter.NewTopics(topicOf(t, 50), "orders.DLT")
+				if err != nil {
+					t.Fatal(err)
+				}
+				pub := &channel{refuse: func(string, *message.Message) error { return errRefused }}
+				report, err := redriver(t, topics, pub, change).Run(t.Context(), deadletter.Filter{})
+				if !errors.Is(err, errRefused) || report.Redriven != 0 || len(report.Unsent) != 10 || pub.calls != 10 {
+					t.Errorf("gone from the beginning: %d redriven, %d unsent, %d calls, %v; want the broker's error after 10 calls", report.Redriven, len(report.Unsent), pub.calls, err)
+				}
+
+				// Each success begins the count anew.
+				pub = &channel{refuse: func(_ string, m *message.Message) error {
+					if m.UUID < "dead-040" && m.UUID[len(m.UUID)-1] != '9' {
+						return errRefused
+					}
+					return nil
+				}}
+				report, err = redriver(t, topics, pub, change).Run(t.Context(), deadletter.Filter{})
+				if err != nil || report.Redriven != 14 || len(report.Unsent) != 36 {
+					t.Errorf("nine of ten are refused: %d redriven, %d unsent, %v; want 14, 36", report.Redriven, len(report.Unsent), err)
+				}
+			})
+		})
+	}
+}
+
 func TestInterruptedRedriveMarksWhatItSentAndGoesOn(t *testing.T) {
 	s := newStore(t, openSQLite(t, "").DeadLetters())
 	fill(t, s, 10)
@@ -557,6 +591,35 @@ func TestTopicsWithoutADatabase(t *testing.T) {
 	}
 	if _, err := deadletter.NewTopics(tp); err == nil {
 		t.Error("no topics: no error")
+	}
+}
+
+// A message died twice, and was replayed after months and died again: the replay counts its deaths from 1, and its dead letter was left out.
+func TestTopicsShowTheLastDeath(t *testing.T) {
+	died := func(id string, deaths int, at time.Duration) poison.Record {
+		return record(1, func(r *poison.Record) { r.ID, r.Deaths, r.LastFailure = id, deaths, start.Add(at) })
+	}
+	for name, tc := range map[string]struct {
+		deaths []poison.Record
+		want   string
+	}{
+		"a redrive":                        {[]poison.Record{died("first", 1, 0), died("second", 2, time.Hour)}, "second"},
+		"a redrive, by a clock behind":     {[]poison.Record{died("first", 1, time.Hour), died("second", 2, 0)}, "second"},
+		"a replay":                         {[]poison.Record{died("second", 2, 0), died("replayed", 1, time.Hour)}, "replayed"},
+		"a replay of a replay":             {[]poison.Record{died("first", 1, 0), died("replayed", 1, time.Hour)}, "replayed"},
+		"twice":                            {[]poison.Record{died("first", 1, 0), died("first", 1, 0)}, "first"},
+		"what was read too late":           {[]poison.Record{died("second", 2, time.Hour), died("first", 1, 0)}, "second"},
+		"what was read too late, at once":  {[]poison.Record{died("second", 2, 0), died("first", 1, 0)}, "second"},
+		"a replay, and read again, in two": {[]poison.Record{died("second", 2, 0), died("replayed", 1, time.Hour), died("first", 1, -time.Hour)}, "replayed"},
+	} {
+		topics, err := deadletter.NewTopics(topic{"orders.DLT": deadMessages(t, tc.deaths...)}, "orders.DLT")
+		if err != nil {
+			t.Fatal(err)
+		}
+		letters, err := topics.List(t.Context(), deadletter.Filter{}, false, 10)
+		if err != nil || len(letters) != 1 || letters[0].ID != tc.want {
+			t.Errorf("%s: %d letters, %v; want %s alone: %+v", name, len(letters), err, tc.want, letters)
+		}
 	}
 }
 

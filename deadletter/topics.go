@@ -76,7 +76,8 @@ func (t *Topics) scan(ctx context.Context, f Filter) ([]found, error) {
 			if row.MessageID != "" {
 				key := [2]string{row.Consumer, row.MessageID}
 				if i, died := last[key]; died {
-					if row.Deaths > list[i].row.Deaths {
+					// As a store supersedes: a replay counts deaths from 1 again, and clocks differ.
+					if old := &list[i].row; row.Deaths > old.Deaths || row.FailedAt.After(old.FailedAt) {
 						list[i] = at
 					}
 					return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -13,21 +14,24 @@ func (u *run) watch(ctx context.Context) error {
 	if len(u.sent) == 0 {
 		return nil
 	}
+	u.sent = distinct(u.sent)
 	end := time.NewTimer(u.config.CanaryWait)
 	defer end.Stop()
 	for ended := false; ; {
 		if err := u.look(ctx); err != nil {
 			return err
 		}
-		waiting, unknown, err := u.waiting(ctx)
+		late, untold, err := u.waiting(ctx)
 		switch {
 		case err != nil:
 			return err
-		case waiting == 0 && !unknown:
+		case late+untold == 0:
 			return nil
-		case ended && waiting > 0:
-			return fmt.Errorf("%w: %d of %d messages were not handled within %v", ErrCanary, waiting, len(u.sent), u.config.CanaryWait)
+		case ended && late > 0:
+			return fmt.Errorf("%w: %d of %d messages were not handled within %v", ErrCanary, late, len(u.sent), u.config.CanaryWait)
 		case ended:
+			u.report.Untold += untold
+			u.config.Progress(u.report)
 			return nil
 		}
 		poll := time.NewTimer(u.config.CanaryPoll)
@@ -61,28 +65,55 @@ func (u *run) look(ctx context.Context) error {
 		ErrCanary, len(failed), u.report.Redriven, r.Consumer, r.ErrorType, clean(r.Error, maxColumn), r.ID)
 }
 
-// waiting tells how many messages of the step are known not to be handled, and whether there are some of which that is not known.
-func (u *run) waiting(ctx context.Context) (n int, unknown bool, err error) {
+// waiting tells how many messages of the step are known not to be handled, and of how many nobody can tell.
+func (u *run) waiting(ctx context.Context) (late, untold int, err error) {
 	byConsumer := map[string][]string{}
 	for _, s := range u.sent {
-		if s.messageID == "" {
-			unknown = true
-			continue
+		if s.messageID != "" {
+			byConsumer[s.consumer] = append(byConsumer[s.consumer], s.messageID)
 		}
-		byConsumer[s.consumer] = append(byConsumer[s.consumer], s.messageID)
 	}
+	done, silent := map[[2]string]bool{}, map[string]bool{}
 	for consumer, ids := range byConsumer {
-		done, err := u.config.Watcher.Done(ctx, consumer, ids)
+		handled, err := u.config.Watcher.Done(ctx, consumer, ids)
 		switch {
 		case errors.Is(err, ErrUnknown):
-			unknown = true
+			silent[consumer] = true
 		case err != nil:
-			return 0, false, fmt.Errorf("look for redriven messages that were handled: %w", err)
-		default:
-			n += max(len(ids)-len(done), 0)
+			return 0, 0, fmt.Errorf("look for redriven messages that were handled: %w", err)
+		}
+		for _, id := range handled {
+			done[[2]string{consumer, id}] = true
 		}
 	}
-	return n, unknown, nil
+	var open []sent
+	for _, s := range u.sent {
+		switch is := done[[2]string{s.consumer, s.messageID}]; {
+		case !is:
+			open = append(open, s)
+		case !s.released:
+			u.seen[s.kind] = true
+		}
+	}
+	for _, s := range open {
+		if s.messageID != "" && !silent[s.consumer] && (s.released || u.seen[s.kind]) {
+			late++
+		} else {
+			untold++
+		}
+	}
+	return late, untold, nil
+}
+
+// distinct leaves one of each message: two letters can be of one.
+func distinct(all []sent) []sent {
+	known := map[[2]string]bool{}
+	return slices.DeleteFunc(all, func(s sent) bool {
+		id := [2]string{s.consumer, s.messageID}
+		twice := known[id] && s.messageID != ""
+		known[id] = true
+		return twice
+	})
 }
 
 // pace bounds a rate. It is not safe for concurrent use.

@@ -40,9 +40,9 @@ type Source interface {
 type Watcher interface {
 	// Failed returns the dead letters of messages that were redriven in batch and failed again.
 	Failed(ctx context.Context, batch string) ([]poison.Record, error)
-	// Done returns those of ids (poison.Record.MessageID) of which it is known that consumer has handled them. It returns
-	// ErrUnknown if nobody can tell: then a canary waits for its whole time. A message that is parked is not handled, though
-	// its consumer's inbox has claimed it.
+	// Done returns those of ids (poison.Record.MessageID) of which it is known that consumer has handled them, such as those with a
+	// claim in its inbox. It returns ErrUnknown if nobody can tell. A message that is parked is not handled, though its
+	// consumer's inbox has claimed it.
 	Done(ctx context.Context, consumer string, ids []string) ([]string, error)
 }
 
@@ -104,8 +104,10 @@ type RedriveConfig struct {
 	ClaimTTL time.Duration
 
 	// Canary are the sizes of the first steps (1, 10): after each one the run waits until its messages were handled, and stops
-	// if one of them failed again, or is known not to be handled after CanaryWait. Where nobody can tell it goes on then.
-	// Empty: no steps. It needs a Watcher.
+	// if one of them failed again, or is known not to be handled after CanaryWait. That is known only where the Watcher tells of
+	// another message of this run, of the same consumer and event type, that it was handled, or if it was parked: a handler
+	// without a transaction leaves no claim. Else the run goes on then, see RedriveReport.Untold. Empty: no steps. It
+	// needs a Watcher.
 	Canary     []int
 	CanaryWait time.Duration
 	Watcher    Watcher
@@ -140,6 +142,8 @@ type RedriveReport struct {
 	Busy int `json:"busy,omitempty"`
 	// Unsent could not be sent, and why.
 	Unsent []Unsent `json:"unsent,omitempty"`
+	// Untold are the messages of the canary's steps of which nobody could tell whether they were handled.
+	Untold int `json:"untold,omitempty"`
 	// FailedAgain are the ids of new dead letters of messages of this run, as far as they were looked for.
 	FailedAgain []string `json:"failed_again,omitempty"`
 }
@@ -230,12 +234,20 @@ type run struct {
 	report RedriveReport
 	pace   pace
 	cursor Cursor
-	sent   []sent
+	sent   []sent        // in this step
+	seen   map[kind]bool // messages that were handled, and have a claim of their handler's
 
 	failures int // to publish, since something was sent last: a chunk can be of one letter
 }
 
-type sent struct{ consumer, messageID string }
+// kind is what one handler handles.
+type kind struct{ consumer, eventType string }
+
+type sent struct {
+	kind
+	messageID string
+	released  bool // it was parked: its claim is not its handler's
+}
 
 // Run redrives what f selects, the oldest last failure first. That is the order of a key's messages as long as each died once: one
 // that died again comes behind those that failed in between. Letters in no state that f names, else in state new, are left
@@ -254,7 +266,7 @@ func (r *Redriver) Run(ctx context.Context, f Filter) (RedriveReport, error) {
 	u := &run{
 		Redriver: r, filter: f, pace: pace{rate: c.Rate},
 		claim:  Claim{Token: uuid.NewString(), Owner: column(c.Actor), TTL: c.ClaimTTL},
-		report: RedriveReport{Batch: c.Batch},
+		report: RedriveReport{Batch: c.Batch}, seen: map[kind]bool{},
 	}
 	for _, n := range counts {
 		u.report.Selected += n
@@ -375,7 +387,7 @@ func (u *run) release(ctx context.Context, mine []outgoing) (parked []string, re
 		case err != nil:
 			return parked, rest, idsOf(mine[i:]), fmt.Errorf("dead letter %s: is its message parked: %w", out.letter.ID, err)
 		case is:
-			parked = append(parked, u.stored(out))
+			parked = append(parked, u.stored(out, true))
 			u.report.Released++
 		default:
 			rest = append(rest, out)
@@ -484,7 +496,7 @@ func (u *run) publish(ctx context.Context, mine []outgoing, claimed time.Time) (
 			u.failures = 0
 		}
 		for _, out := range mine[:n] {
-			done = append(done, u.stored(out))
+			done = append(done, u.stored(out, false))
 		}
 		if ok {
 			return done, nil, nil
@@ -510,7 +522,7 @@ func (u *run) publish(ctx context.Context, mine []outgoing, claimed time.Time) (
 			continue
 		}
 		u.failures = 0
-		done = append(done, u.stored(out))
+		done = append(done, u.stored(out, false))
 	}
 	return done, back, nil
 }
@@ -562,7 +574,7 @@ func (j joined) Value(key any) any {
 	return j.Context.Value(key)
 }
 
-func (u *run) stored(out outgoing) string {
-	u.sent = append(u.sent, sent{out.letter.Consumer, out.letter.MessageID})
+func (u *run) stored(out outgoing, released bool) string {
+	u.sent = append(u.sent, sent{kind{out.letter.Consumer, out.letter.Type}, out.letter.MessageID, released})
 	return out.letter.ID
 }

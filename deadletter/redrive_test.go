@@ -381,8 +381,8 @@ func TestCanaryStopsWhenItIsKnownThatNothingWasHandled(t *testing.T) {
 			wantSent int
 			stops    bool
 		}{
-			"never handled":         {func(int, []string) ([]string, error) { return nil, nil }, 2, true},
 			"one of two":            {func(_ int, ids []string) ([]string, error) { return ids[:1], nil }, 2, true},
+			"none":                  {func(int, []string) ([]string, error) { return nil, nil }, 4, false}, // it may have no inbox
 			"handled at the end":    {func(polls int, ids []string) ([]string, error) { return ids[:len(ids)*(polls/3)], nil }, 4, false},
 			"nobody can tell":       {func(int, []string) ([]string, error) { return nil, deadletter.ErrUnknown }, 4, false},
 			"nobody can tell later": {func(polls int, _ []string) ([]string, error) { return nil, unknownAfter(polls, 2) }, 4, false},
@@ -405,6 +405,70 @@ func TestCanaryStopsWhenItIsKnownThatNothingWasHandled(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The consumer handles type A in the inbox's transaction and type B outside of it, or its inbox is elsewhere: the canary stopped though
+// everything was handled.
+func TestCanaryKnowsWhatWasNotHandledByOthersOfItsType(t *testing.T) {
+	const a, b = "order.placed", "order.paid"
+	for name, tc := range map[string]struct {
+		types    []string // of the letters, by number
+		same     []int    // letters of the first one's message
+		parked   []int
+		handled  []int // claims in the inbox
+		steps    []int
+		late     string // in the error; "": the canary goes on
+		wantSent int
+		untold   int
+	}{
+		"another type alone has claims":   {types: []string{a, b, a, b, a}, handled: []int{0, 2}, steps: []int{4}, wantSent: 5, untold: 2},
+		"no claims at all":                {types: []string{a, a, a}, steps: []int{1, 1}, wantSent: 3, untold: 2},
+		"its type has a claim":            {types: []string{a, b, a, b, a}, handled: []int{0, 1, 2}, steps: []int{4}, late: "1 of 4", wantSent: 4},
+		"its type had one in a step":      {types: []string{a, a, a, a}, handled: []int{0}, steps: []int{1, 2}, late: "2 of 2", wantSent: 3},
+		"it is still parked":              {types: []string{a, b, a}, parked: []int{1}, handled: []int{0}, steps: []int{2}, late: "1 of 2", wantSent: 1},
+		"only parked ones were handled":   {types: []string{a, a, a}, parked: []int{0}, handled: []int{0}, steps: []int{2}, wantSent: 2, untold: 1},
+		"two letters of a message, done":  {types: []string{a, a, a}, same: []int{0, 1}, handled: []int{0}, steps: []int{2}, wantSent: 3},
+		"two letters of a message, waits": {types: []string{a, a, a, a}, same: []int{1, 2}, handled: []int{0}, steps: []int{3}, late: "1 of 2", wantSent: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t, openSQLite(t, "").DeadLetters())
+			idOf := func(n int) string {
+				if slices.Contains(tc.same, n) {
+					n = tc.same[0]
+				}
+				return fmt.Sprint("ce:/shop e-", n)
+			}
+			for n, typ := range tc.types {
+				r := record(n, func(r *poison.Record) {
+					r.MessageID, r.Metadata["ce_type"] = idOf(n), typ
+				})
+				if _, err := s.Add(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := watcher{done: func(ids []string) (done []string, _ error) {
+				for _, n := range tc.handled {
+					if slices.Contains(ids, idOf(n)) {
+						done = append(done, idOf(n))
+					}
+				}
+				return done, nil
+			}}
+			pub := &channel{}
+			report, err := redriver(t, s, pub, func(c *deadletter.RedriveConfig) {
+				c.Canary, c.Watcher, c.CanaryWait, c.CanaryPoll = tc.steps, w, 2*time.Millisecond, time.Millisecond
+				c.Parked = func(_ context.Context, r poison.Record) (bool, error) {
+					return slices.ContainsFunc(tc.parked, func(n int) bool { return r.MessageID == idOf(n) }), nil
+				}
+			}).Run(t.Context(), deadletter.Filter{States: []deadletter.State{deadletter.New, deadletter.Resolved}})
+			if stops := tc.late != ""; errors.Is(err, deadletter.ErrCanary) != stops || !stops && err != nil || stops && !strings.Contains(err.Error(), ": "+tc.late+" messages") {
+				t.Errorf("error %v, want %q", err, tc.late)
+			}
+			if len(pub.got) != tc.wantSent || report.Untold != tc.untold {
+				t.Errorf("%d were sent, %d untold; want %d, %d", len(pub.got), report.Untold, tc.wantSent, tc.untold)
+			}
+		})
+	}
 }
 
 func unknownAfter(polls, n int) error {

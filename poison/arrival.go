@@ -11,7 +11,7 @@ import (
 )
 
 // Arrival is the record of the message that ctx belongs to, as it arrived: one that is to be kept and has not failed for
-// good. It has no ID, and the deaths and hops of earlier lives alone. It is for stages of a consumer; the second result is
+// good. It has no ID, and the deaths, the hops and the last Letter of earlier lives alone. It is for stages of a consumer; the second result is
 // false outside of one.
 func Arrival(ctx context.Context) (Record, bool) {
 	f := flight.From(ctx)
@@ -35,6 +35,9 @@ func Arrival(ctx context.Context) (Record, bool) {
 	if before := RedriveOf(ctx); before != nil {
 		r.Topic = before.Record.Topic
 		r.Deaths, r.Hops, r.Batch = before.Record.Deaths, before.Hops, before.Batch
+		if letter := before.letter(); isClean(letter) {
+			r.Letter = letter
+		}
 	}
 	return r, true
 }

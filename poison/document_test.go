@@ -19,7 +19,7 @@ func TestDocumentKeepsTheRecord(t *testing.T) {
 		Headers:   []brokers.Header{{Key: "h", Value: nil}, {Key: "h", Value: []byte{0xff}}},
 		MessageID: "ce:/shop 1", Attempts: 3, Deliveries: 2, Deaths: 1, Verdict: classify.VerdictPoison,
 		ErrorType: "other", Error: "broken", FirstFailure: time.Unix(3, 0).UTC(), LastFailure: time.Unix(4, 0).UTC(),
-		CorrelationID: "c", TraceParent: "00-1-2-01", Fingerprint: "0123456789abcdef",
+		CorrelationID: "c", TraceParent: "00-1-2-01", Hops: 2, Batch: "b", Letter: "d-0", Fingerprint: "0123456789abcdef",
 	}
 	for name, want := range map[string]poison.Record{
 		"full":      full,

@@ -142,6 +142,7 @@ func (r *Record) fields() []field {
 		{MetaDecodeError, r.DecodeError},
 		{MetaHops, count(r.Hops)},
 		{MetaBatch, r.Batch},
+		{MetaLetter, r.Letter},
 	}
 	return slices.DeleteFunc(all, func(f field) bool { return f.value == "" })
 }

@@ -43,6 +43,7 @@ type envelope struct {
 	DecodeError   string     `json:"decode_error,omitempty"`
 	Hops          int        `json:"hops,omitempty"`
 	Batch         string     `json:"batch,omitempty"`
+	Letter        string     `json:"letter,omitempty"`
 	Reference     bool       `json:"reference,omitempty"` // in documents alone
 }
 
@@ -81,7 +82,7 @@ func (r *Record) envelope() *envelope {
 		Verdict: r.Verdict.String(), ErrorType: r.ErrorType, Error: r.Error, Stack: r.Stack,
 		FirstFailure: r.FirstFailure.UTC(), LastFailure: r.LastFailure.UTC(),
 		CorrelationID: r.CorrelationID, TraceParent: r.TraceParent, Fingerprint: r.Fingerprint,
-		DecodeError: r.DecodeError, Hops: r.Hops, Batch: r.Batch, Reference: r.Reference,
+		DecodeError: r.DecodeError, Hops: r.Hops, Batch: r.Batch, Letter: r.Letter, Reference: r.Reference,
 	}
 	if r.Metadata != nil {
 		e.Metadata = make([][2]text, 0, len(r.Metadata))
@@ -101,7 +102,7 @@ func (e *envelope) record(id string) (Record, error) {
 		ErrorType: e.ErrorType, Error: e.Error, Stack: e.Stack,
 		FirstFailure: e.FirstFailure, LastFailure: e.LastFailure,
 		CorrelationID: e.CorrelationID, TraceParent: e.TraceParent, Fingerprint: e.Fingerprint,
-		DecodeError: e.DecodeError, Hops: e.Hops, Batch: e.Batch, Reference: e.Reference,
+		DecodeError: e.DecodeError, Hops: e.Hops, Batch: e.Batch, Letter: e.Letter, Reference: e.Reference,
 	}
 	if e.Metadata != nil {
 		r.Metadata = make(map[string]string, len(e.Metadata))

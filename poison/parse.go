@@ -101,6 +101,7 @@ func (r *reader) plain(msg *message.Message) (Record, error) {
 		DecodeError:   md[MetaDecodeError],
 		Hops:          int(r.number(MetaHops, 32)),
 		Batch:         md[MetaBatch],
+		Letter:        md[MetaLetter],
 	}
 	var err error
 	if record.Verdict, err = verdictNamed(md[MetaVerdict]); err != nil {

@@ -41,6 +41,7 @@ const (
 	MetaDecodeError   = "headrace_dlt_decode_error"   // why the adapter could not make sense of what it received
 	MetaHops          = "headrace_dlt_hops"           // how often it had been redriven
 	MetaBatch         = "headrace_dlt_batch"          // the redrive that it failed in
+	MetaLetter        = "headrace_dlt_letter"         // of a delayed message: the id of the dead letter that it was last
 
 	// MetaPrefix begins all of these. With event.MetaFrozenID they are all that a dead letter adds.
 	MetaPrefix = "headrace_dlt_"
@@ -100,6 +101,10 @@ type Record struct {
 	// Hops is how often the message had been redriven, and Batch the run of the last of these.
 	Hops  int
 	Batch string
+
+	// Letter is the id of the dead letter that the message was last, in a record that is none itself: see [Arrival]. "": it
+	// was none.
+	Letter string
 
 	// Fingerprint is equal for failures of one kind: same consumer, event type, error type and error
 	// text, apart from numbers and ids in it. 16 hexadecimal digits.

@@ -241,15 +241,24 @@ func (r *Redrive) failed(rec *Record) {
 // life tells the deaths of a message that a replay brought back, which are counted from 1 again, from those before: by the
 // replay's batch, and after a redrive of such a dead letter by its id. It is "" for all others.
 func (r *Redrive) life() string {
-	switch {
-	case r == nil:
+	if r == nil {
 		return ""
-	case r.Record.Deaths == 0:
+	}
+	if r.Record.Deaths == 0 {
 		return r.Batch // a replay's, which may have been delayed or parked since
-	case r.Kind == KindRedrive && r.Record.ID != "" && r.Record.ID != r.Record.deriveID(""):
-		return r.Record.ID
+	}
+	if letter := r.letter(); letter != r.Record.deriveID("") {
+		return letter
 	}
 	return ""
+}
+
+// letter is the id of the dead letter that the message was last, also if it was delayed or parked since. "": it was none.
+func (r *Redrive) letter() string {
+	if r.Kind == KindRedrive && r.Record.ID != "" {
+		return r.Record.ID
+	}
+	return r.Record.Letter // the ID of a delayed one is that of the message that brings it
 }
 
 // topicOf is where the message was first read: its dead letters go to the topic of that one's.

@@ -132,13 +132,17 @@ func TestRedrivenMessageThatFailsAgain(t *testing.T) {
 // A message died, and again after a redrive, and was replayed. Its death then was counted as the first, and its dead letter had the
 // id of the first one: whoever indexed it had it already, and dropped it.
 func TestDeathsOfAReplayedMessageHaveIDsOfTheirOwn(t *testing.T) {
-	dies := func(r poison.Redrive) poison.Record {
+	comes := func(r poison.Redrive) *message.Message {
 		t.Helper()
 		sent, err := r.Message(0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		msg, dlt := arrive(t.Context(), sent), &dltPublisher{}
+		return arrive(t.Context(), sent)
+	}
+	failsForGood := func(msg *message.Message) poison.Record {
+		t.Helper()
+		dlt := &dltPublisher{}
 		flight.Ensure(msg).Topic = "billing.orders.REDRIVE"
 		if _, err := newPoison(t, dlt).Middleware(fails(gaveUp(classify.VerdictPoison, errDown)))(msg); err != nil {
 			t.Fatal(err)
@@ -146,6 +150,7 @@ func TestDeathsOfAReplayedMessageHaveIDsOfTheirOwn(t *testing.T) {
 		_, rec := dlt.only(t)
 		return rec
 	}
+	dies := func(r poison.Redrive) poison.Record { t.Helper(); return failsForGood(comes(r)) }
 	_, first := die(t, gaveUp(classify.VerdictPoison, errDown), nil)
 	again := func(kind poison.RedriveKind, batch string, rec poison.Record) poison.Redrive {
 		return poison.Redrive{Kind: kind, Hops: rec.Hops + 1, Batch: batch, Record: rec}
@@ -185,6 +190,50 @@ func TestDeathsOfAReplayedMessageHaveIDsOfTheirOwn(t *testing.T) {
 	if rec := dies(poison.Redrive{Kind: poison.KindDelay, Batch: "replay-1", Record: delayed}); rec.ID != replayed.ID {
 		t.Errorf("the replayed message was delayed before it died: id %s, want %s", rec.ID, replayed.ID)
 	}
+	// A redriven one was delayed, or parked behind others, and died after that: it had the id of a death before the replay.
+	delays := func(msg *message.Message) *message.Message {
+		rec, _ := poison.Delayed(inConsumer(msg), asked(1))
+		return comes(poison.Redrive{Kind: poison.KindDelay, Hops: rec.Hops, Batch: rec.Batch, Record: rec})
+	}
+	parks := func(msg *message.Message) *message.Message {
+		rec, _ := poison.Arrival(inConsumer(msg))
+		return drained(t, rec)
+	}
+	for name, before := range map[string]poison.Redrive{
+		"redriven": again(poison.KindRedrive, "a", first), "replayed and redriven": redriven,
+	} {
+		for how, msg := range map[string]*message.Message{
+			"delayed": delays(comes(before)), "delayed twice": delays(delays(comes(before))),
+			"parked": parks(comes(before)), "delayed and parked": parks(delays(comes(before))),
+		} {
+			if rec := failsForGood(msg); rec.ID != deaths[name].ID || rec.Deaths != before.Record.Deaths+1 {
+				t.Errorf("%s and %s: death %d has id %s, want %d and %s", name, how, rec.Deaths, rec.ID, before.Record.Deaths+1, deaths[name].ID)
+			}
+		}
+	}
+}
+
+// inConsumer is the context of a redriven message in its consumer.
+func inConsumer(msg *message.Message) context.Context {
+	f := flight.Ensure(msg)
+	f.Consumer, f.Topic, f.ID = "billing.orders", "billing.orders.REDRIVE", poison.RedriveOf(msg.Context()).Identify()
+	return msg.Context()
+}
+
+// drained is the message of rec as it comes from where it was parked, as a document.
+func drained(t *testing.T, rec poison.Record) *message.Message {
+	t.Helper()
+	document, err := rec.MarshalDocument()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, err := poison.ParseDocument("", document, rec.Payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := kept.Original()
+	msg.SetContext(poison.WithRedrive(msg.Context(), &poison.Redrive{Kind: poison.KindRedrive, Hops: kept.Hops, Batch: kept.Batch, Record: kept}))
+	return msg
 }
 
 // Anybody can send headrace_ headers to a topic of events. They must not change what a message is taken for.

@@ -59,7 +59,7 @@ type Message struct {
 	ParkedAt time.Time
 
 	// Record is the whole message as it arrived, byte for byte, and its failure, if it was one: then it has an ID,
-	// its dead letter's. One that was delayed has none, and the Attempts and failures so far.
+	// its dead letter's. One that was delayed has none, and the Attempts and failures so far, and Letter if it was one before.
 	Record poison.Record
 }
 
@@ -95,8 +95,8 @@ type Ledger interface {
 	Put(ctx context.Context, tx any, m Message) (bool, error)
 
 	// Take claims m in the inbox anew, as of now, for its first claim may have been pruned; locks the row of m's key; and
-	// deletes m, and the row as well if that was the key's last message. m's dead letter, if it is in the same database and new,
-	// becomes resolved. It reports false, and tx is to be rolled back, if the key is not released or m is gone.
+	// deletes m, and the row as well if that was the key's last message. m's dead letter (Record.ID, or else Record.Letter), if it
+	// is in the same database and new, becomes resolved. It reports false, and tx is to be rolled back, if the key is not released or m is gone.
 	Take(ctx context.Context, tx any, m Message) (bool, error)
 
 	// Fail parks the key of m, which was released, again, and puts m.Record with its failure in the place of m's.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/headrace-go/headrace/deadletter"
 	"github.com/headrace-go/headrace/internal/flight"
 	"github.com/headrace-go/headrace/middleware"
 	"github.com/headrace-go/headrace/parking"
@@ -115,6 +116,53 @@ func (b *bench[Tx]) delaysAgain() {
 	b.release("a")
 	l.drain()
 	b.wantHistory("a1", "a2")
+}
+
+// A parked message asked for a delay in the drain. Its record was put in the place of the one with the dead letter's id: that stayed
+// new for ever, and its redrive made the effect a second time when the inbox had forgotten the message.
+func (b *bench[Tx]) delaysLetter() {
+	l := b.line(nil)
+	letters, err := deadletter.NewStore(b.Letters, deadletter.Protection{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.breaks("a1")
+	l.want(flight.DeadLettered, "a", "a1")
+	list, err := b.ledger.Messages(b.ctx, b.consumer, "a", 0, 1)
+	if err != nil || len(list) != 1 {
+		b.Fatalf("%d messages, %v; want 1", len(list), err)
+	}
+	if n, err := letters.Add(b.ctx, list[0].Record); err != nil || n != 1 {
+		b.Fatalf("Add: %d, %v; want 1", n, err)
+	}
+	want := func(state deadletter.State) {
+		b.Helper()
+		if letter, err := letters.One(b.ctx, list[0].Record.ID); err != nil || letter.State != state {
+			b.Errorf("the dead letter is %q, %v; want %q", letter.State, err, state)
+		}
+	}
+	ctx, cancel := context.WithCancel(b.ctx)
+	in := l.source(ctx)
+	for attempts, kind := range []poison.RedriveKind{poison.KindRedrive, poison.KindDelay} { // it asks twice
+		b.release("a")
+		msg := receive(ctx, b.T, "the message", in)
+		f := flight.Ensure(msg)
+		redrive := poison.RedriveOf(f)
+		if redrive == nil || redrive.Kind != kind {
+			b.Fatalf("came as %+v, want kind %q", redrive, kind)
+		}
+		f.Topic, f.Consumer, f.ID = "orders", l.consumer, redrive.Identify()
+		l.delayIt(f, long, attempts+1)
+		msg.Ack()
+		b.until("its key waits", func() bool { return b.count(b.consumer).Delayed == 1 })
+	}
+	cancel()
+	want(deadletter.New)
+	b.fix()
+	b.release("a")
+	l.drain()
+	b.wantHistory("a1")
+	want(deadletter.Resolved)
 }
 
 func (b *bench[Tx]) hurries() {

@@ -75,6 +75,7 @@ func Run[Tx any](t *testing.T, h Harness[Tx]) {
 		{"DelayedKeyWaitsInOrder", (*bench[Tx]).delays},
 		{"DelayBehindAFailedOneReleasesNothing", (*bench[Tx]).delaysBehind},
 		{"DelayInTheDrainKeepsItsPlace", (*bench[Tx]).delaysAgain},
+		{"LetterOfWhatWasDelayedInTheDrainIsResolved", (*bench[Tx]).delaysLetter},
 		{"DelayedKeyIsReleasedAtOnceByAnOperator", (*bench[Tx]).hurries},
 		{"ReleaseOfOneAndOfAll", (*bench[Tx]).releases},
 		{"LeaseIsOneReplicas", (*bench[Tx]).leases},

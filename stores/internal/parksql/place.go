@@ -1,6 +1,7 @@
 package parksql
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -157,12 +158,13 @@ func (l *Ledger) renew(ctx context.Context, db DB, consumer, id string) error {
 }
 
 // resolve marks the dead letter of a message that takes effect, if it has one and that is in this database: a redrive of it
-// would take effect again when the inbox has forgotten the message.
+// would take effect again when the inbox has forgotten the message. One that was delayed since is no dead letter, but was one.
 func (l *Ledger) resolve(ctx context.Context, db DB, m parking.Message) error {
-	if m.Record.ID == "" {
+	letter := cmp.Or(m.Record.ID, m.Record.Letter)
+	if letter == "" {
 		return nil
 	}
-	return l.letters.ResolveIn(ctx, db, text(m.Record.ID), "its message was parked, and took effect")
+	return l.letters.ResolveIn(ctx, db, text(letter), "its message was parked, and took effect")
 }
 
 // lockKey locks a key's row and tells what is in it.

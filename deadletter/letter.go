@@ -45,6 +45,9 @@ type Letter struct {
 	// Redacted says that the message itself is not stored as it was: a redrive needs the original from the broker.
 	Redacted bool
 
+	// Sealed says that it is stored encrypted. What Store.List returns has its ids, key and subject blinded then.
+	Sealed bool
+
 	// ClaimedBy is who redrives it, until ClaimedUntil by the database's clock.
 	ClaimedBy    string
 	ClaimedUntil time.Time

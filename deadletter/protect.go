@@ -94,7 +94,7 @@ func (p *Protection) row(r poison.Record, editedFrom string) (Row, error) {
 // letter is the inverse of row.
 func (p *Protection) letter(row *Row) (Letter, error) {
 	l := Letter{
-		Type: row.Type, Subject: row.Subject, State: row.State, Redacted: row.Redacted, EditedFrom: row.EditedFrom,
+		Type: row.Type, Subject: row.Subject, State: row.State, Redacted: row.Redacted, Sealed: row.Sealed, EditedFrom: row.EditedFrom,
 		ClaimedBy: row.ClaimedBy, ClaimedUntil: row.ClaimedUntil, IndexedAt: row.IndexedAt, ChangedAt: row.ChangedAt,
 	}
 	if row.Document == nil { // a listing

@@ -12,6 +12,7 @@ import (
 type desk struct {
 	db     *database
 	store  *deadletter.Store  // nil without a database
+	cipher deadletter.Cipher  // nil if the letters are in clear, or their keys were not given
 	topics *deadletter.Topics // nil with one
 	broker *broker            // nil if it was not asked for
 	names  []string           // the dead-letter topics, as far as they were named
@@ -33,6 +34,7 @@ func (a *app) openDesk(ctx context.Context, f *filterFlags, withBroker bool) (d 
 		if err != nil {
 			return d, err
 		}
+		d.cipher = protection.Cipher
 		if d.store, err = deadletter.NewStore(d.db.DeadLetters(), protection); err != nil || !withBroker {
 			return d, err
 		}
@@ -99,7 +101,13 @@ func (d *desk) list(ctx context.Context, f deadletter.Filter, newest bool, limit
 // pinnedLetter is a letter that an operator was asked about.
 type pinnedLetter struct {
 	id, consumer string
+	messageID    string // blinded if sealed
+	sealed       bool
 	state        deadletter.State
+}
+
+func pinOf(l *deadletter.Letter) pinnedLetter {
+	return pinnedLetter{l.ID, l.Consumer, l.MessageID, l.Sealed, l.State}
 }
 
 // pin returns what f selects now, so that what is confirmed is what is changed: others come while somebody reads the question.
@@ -112,7 +120,7 @@ func (d *desk) pin(ctx context.Context, f deadletter.Filter) ([]pinnedLetter, er
 			return nil, err
 		}
 		for i := range letters {
-			pins = append(pins, pinnedLetter{letters[i].ID, letters[i].Consumer, letters[i].State})
+			pins = append(pins, pinOf(&letters[i]))
 		}
 		if d.store == nil || len(letters) == 0 {
 			return pins, nil

@@ -200,12 +200,14 @@ func (a *app) beforeEdit(ctx context.Context, d *desk, id string, force, skip bo
 		return fmt.Errorf("dead letter %s is %s: %w", id, l.State, deadletter.ErrBusy)
 	case deadletter.New:
 	}
-	parked, err := d.parkedOf(ctx, []pinnedLetter{{l.ID, l.Consumer, l.State}})
+	pin := pinOf(&l)
+	pin.sealed = false // it has been opened
+	parked, _, err := d.parkedOf(ctx, []pinnedLetter{pin})
 	if err != nil {
 		return err
 	}
 	if len(parked) > 0 && !skip {
-		return refuseParked("edit", parked)
+		return refuseParked("edit", parked, by.Reason)
 	}
 	if err := a.confirm("Replace dead letter %s (%s) by an edited copy?", id, l.State); err != nil {
 		return err
@@ -259,13 +261,14 @@ see the runbook. It is refused while a new or discarded letter's message is park
 func (a *app) dltChange(use, short, done string, states []deadletter.State, change func(*deadletter.Store, context.Context, deadletter.Filter, deadletter.By) (int, error)) *cobra.Command {
 	var f filterFlags
 	var reason string
-	var dry, all, skip bool
+	var dry, all, skip, force bool
 	cmd := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs)}
 	f.add(cmd)
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the trail")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "count them and do nothing")
 	cmd.Flags().BoolVar(&all, "all", false, "without a filter: all of them")
 	cmd.Flags().BoolVar(&skip, "skip-parked", false, skipParkedHelp)
+	cmd.Flags().BoolVar(&force, "force", false, "also encrypted ones of which nobody can tell without their keys whether their messages are parked")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		given, err := f.parse()
 		if err != nil {
@@ -307,12 +310,15 @@ func (a *app) dltChange(use, short, done string, states []deadletter.State, chan
 		if len(pins) == 0 {
 			return a.showCounts(use, counts)
 		}
-		parked, err := d.parkedOf(cmd.Context(), unworked(use, pins))
+		parked, untold, err := d.parkedOf(cmd.Context(), unworked(use, pins))
 		if err != nil {
 			return err
 		}
 		if len(parked) > 0 && !skip {
-			return refuseParked(use, parked)
+			return refuseParked(use, parked, by.Reason)
+		}
+		if untold > 0 && !force {
+			return refuseUntold(use, untold)
 		}
 		if err := a.confirm("%s: %s (%s)?", use, plural(len(pins), "dead letter"), statesText(counts)); err != nil {
 			return err

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -168,19 +166,6 @@ func (d *database) inboxStat(ctx context.Context, consumer string) (list []claim
 		list = append(list, c)
 	}
 	return list, rows.Err()
-}
-
-// claims tells whether consumer has an inbox in this database, as far as one can see: it remembers something.
-func (d *database) claims(ctx context.Context, consumer string) (bool, error) {
-	var one int
-	err := d.db.QueryRowContext(ctx, d.bind("SELECT 1 FROM "+d.names.Table("inbox")+" WHERE consumer = ? LIMIT 1"), consumer).Scan(&one)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("read the inbox: %w", err)
-	}
-	return true, nil
 }
 
 // claimed returns those of ids that consumer has handled.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/headrace-go/headrace/deadletter"
@@ -23,8 +22,8 @@ type parkedLetter struct {
 }
 
 // command takes the message out of its key.
-func (p *parkedLetter) command() string {
-	return fmt.Sprintf("headrace park skip --consumer %s --key %s --seq %d", p.Consumer, shellQuoted(p.Key), p.Seq)
+func (p *parkedLetter) command(why string) string {
+	return fmt.Sprintf("headrace park skip --consumer %s --key %s --seq %d --reason %s", shellQuoted(p.Consumer), shellQuoted(p.Key), p.Seq, shellQuoted(why))
 }
 
 func shellQuoted(s string) string {
@@ -36,51 +35,76 @@ func shellQuoted(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// parkedOf returns those of the letters whose messages are parked.
-func (d *desk) parkedOf(ctx context.Context, pins []pinnedLetter) ([]parkedLetter, error) {
-	ledger := d.db.Parking()
-	parks := map[string]bool{} // by consumer: most never park
-	var suspects []string
+// parkedMessages are those of a consumer, by what a letter tells of them.
+type parkedMessages struct {
+	places   []parking.Message // without their records
+	byID     map[string]int    // and by the blinded id
+	byLetter map[string]int
+}
+
+// parkedOf returns those of the letters whose messages are parked, and how many there are of which nobody can tell: the letter's keys are
+// not here. It reads no letter and no payload: who has lost the keys may still erase.
+func (d *desk) parkedOf(ctx context.Context, pins []pinnedLetter) (parked []parkedLetter, untold int, err error) {
+	all := map[string]*parkedMessages{} // by consumer: most never park
 	for _, p := range pins {
-		does, known := parks[p.consumer]
-		if !known {
-			count, err := ledger.Count(ctx, p.consumer)
-			if err != nil {
-				return nil, err
+		of := all[p.consumer]
+		if of == nil {
+			if of, err = d.db.parkedMessages(ctx, p.consumer, d.cipher); err != nil {
+				return nil, 0, err
 			}
-			does = count.Messages > 0
-			parks[p.consumer] = does
+			all[p.consumer] = of
 		}
-		if does {
-			suspects = append(suspects, p.id)
+		at, is := of.byID[p.messageID]
+		if !is {
+			at, is = of.byLetter[p.id]
+		}
+		switch {
+		case is:
+			parked = append(parked, parkedLetter{p.id, of.places[at]})
+		case p.sealed && d.cipher == nil && len(of.places) > 0:
+			untold++
 		}
 	}
-	var parked []parkedLetter
-	for ids := range slices.Chunk(suspects, 100) {
-		letters, err := d.store.Get(ctx, ids...) // a listing may have the message's id blinded
-		if err != nil {
-			return nil, err
+	return parked, untold, nil
+}
+
+// parkedMessages reads what consumer has parked.
+func (d *database) parkedMessages(ctx context.Context, consumer string, cipher deadletter.Cipher) (_ *parkedMessages, err error) {
+	of := &parkedMessages{byID: map[string]int{}, byLetter: map[string]int{}}
+	rows, err := d.db.QueryContext(ctx, d.bind("SELECT msg_key, seq, id, dead_letter FROM "+d.names.Table("parked_msg")+" WHERE consumer = ?"), consumer)
+	if err != nil {
+		return nil, fmt.Errorf("read what is parked: %w", err)
+	}
+	defer closing(rows, &err)
+	for rows.Next() {
+		m, letter := parking.Message{Consumer: consumer}, ""
+		if err := rows.Scan(&m.Key, &m.Seq, &m.ID, &letter); err != nil {
+			return nil, fmt.Errorf("read what is parked: %w", err)
 		}
-		for i := range letters {
-			m, is, err := findParked(ctx, ledger, letters[i].Consumer, letters[i].MessageID)
-			if err != nil {
-				return nil, err
-			}
-			if is {
-				m.Record = parking.Message{}.Record // it can be large
-				parked = append(parked, parkedLetter{letters[i].ID, m})
-			}
+		at := len(of.places)
+		of.places, of.byID[m.ID] = append(of.places, m), at
+		if letter != "" {
+			of.byLetter[letter] = at
+		}
+		if cipher != nil {
+			of.byID[cipher.Blind(m.ID)] = at
 		}
 	}
-	return parked, nil
+	return of, rows.Err()
+}
+
+// refuseUntold is the error of a command that might leave messages parked.
+func refuseUntold(use string, n int) error {
+	return exit(exitPartly, "dlt %s: nothing was done: whether the messages of %s are parked can only be told with HEADRACE_DEADLETTER_BLIND (and any key): what is parked "+
+		"would still run. Look with park ls; --force goes on", use, plural(n, "encrypted dead letter"))
 }
 
 // refuseParked is the error of a command that would leave messages parked.
-func refuseParked(use string, parked []parkedLetter) error {
+func refuseParked(use string, parked []parkedLetter, why string) error {
 	const most = 10
 	var b strings.Builder
 	for i := range parked[:min(len(parked), most)] {
-		fmt.Fprintf(&b, "\n  %s: seq %d of key %s: %s", parked[i].id, parked[i].Seq, parked[i].Key, parked[i].command())
+		fmt.Fprintf(&b, "\n  %s: seq %d of key %s: %s", parked[i].id, parked[i].Seq, parked[i].Key, parked[i].command(why))
 	}
 	if more := len(parked) - most; more > 0 {
 		fmt.Fprintf(&b, "\n  and %d more", more)

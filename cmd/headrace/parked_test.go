@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +62,7 @@ func TestWhatIsParkedIsNotGivenUpInPart(t *testing.T) {
 				{"dlt", "edit", idOf(2), "--payload", file},
 				{"dlt", "purge", "--id", idOf(3)},
 			}
-			flags := []string{"--reason", "INC-1", "--yes"}
+			flags := []string{"--reason", "INC 1's", "--yes"}
 			for n, args := range commands {
 				r := s.must(exitPartly, append(args, flags...)...)
 				want := fmt.Sprintf("headrace park skip --consumer %s --key order-%d --seq 1", s.name("billing.orders"), n)
@@ -73,7 +76,7 @@ func TestWhatIsParkedIsNotGivenUpInPart(t *testing.T) {
 
 			c.Failing(nil)
 			skip := regexp.MustCompile(`headrace (park skip .*)`).FindStringSubmatch(s.run(append(commands[0], flags...)...).err)
-			s.must(exitDone, append(strings.Fields(skip[1]), flags...)...) // as it was told
+			s.must(exitDone, append(words(t, skip[1]), "--yes")...) // as it was told
 			s.must(exitDone, append(commands[0], flags...)...)
 			for _, args := range commands[1:] {
 				s.must(exitDone, append(append(args, flags...), "--skip-parked")...)
@@ -96,6 +99,88 @@ func TestWhatIsParkedIsNotGivenUpInPart(t *testing.T) {
 			// What was redriven, or is old, has nothing to decide.
 			s.must(exitDone, "dlt", "purge", "--all", "--reason", "retention", "--yes")
 		})
+	}
+}
+
+// words are the arguments of a command as a shell reads them.
+func words(t *testing.T, command string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", `printf '%s\n' `+command).Output()
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+}
+
+func TestSkipCommandIsQuoted(t *testing.T) {
+	p := parkedLetter{"l", parking.Message{Consumer: "bill ing's", Key: "größe $1", Seq: 3}}
+	want := []string{"headrace", "park", "skip", "--consumer", "bill ing's", "--key", "größe $1", "--seq", "3", "--reason", "INC-1: it's over"}
+	if got := words(t, p.command("INC-1: it's over")); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// The key of the letters was thrown away, as an erasure; "dlt purge" of what was left decrypted each letter to see whether it was parked,
+// and failed.
+func TestEncryptedLettersAreErasedWithoutTheirKey(t *testing.T) {
+	s := onJetStream(t)
+	s.redriveTopic()
+	secret := func() string { return base64.StdEncoding.EncodeToString(deadletter.NewSecret()) }
+	s.env["HEADRACE_DEADLETTER_KEYS"], s.env["HEADRACE_DEADLETTER_BLIND"] = "k-1="+secret(), secret()
+	for n := range 4 {
+		s.die(n, "{}", classify.VerdictRetry, "unavailable", "connection refused")
+	}
+	s.indexes()
+	letters, _, err := s.letters().List(t.Context(), deadletter.Filter{}, false, deadletter.Cursor{}, 5)
+	if err != nil || len(letters) != 4 || !letters[0].Sealed {
+		t.Fatal(letters, err)
+	}
+	// Order 0 is parked by its id; of order 1 the parked row tells the letter; order 2 is not parked.
+	s.parked("order-0", 2)
+	for id, set := range map[string]string{"order-0-a": "id = 'ce:/shop e-0'", "order-0-b": "dead_letter = '" + letters[1].ID + "'"} {
+		if _, err := s.store.DB().ExecContext(t.Context(), "UPDATE headrace_parked_msg SET "+set+" WHERE id LIKE '%"+id+"'"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flags := []string{"--reason", "erasure 12", "--yes"}
+	command := func(use string, letter int, more ...string) []string {
+		return append(append([]string{"dlt", use, "--id", letters[letter].ID}, flags...), more...)
+	}
+
+	s.env["HEADRACE_DEADLETTER_KEYS"] = "k-2=" + secret()
+	for n, use := range []string{"purge", "discard"} {
+		if r := s.must(exitPartly, command(use, n)...); !strings.Contains(r.err, fmt.Sprintf("--key order-0 --seq %d", n+1)) {
+			t.Errorf("with the blinding alone, %s: %s", use, r.err)
+		}
+	}
+	s.must(exitDone, command("resolve", 2)...)
+	s.must(exitDone, command("purge", 0, "--skip-parked")...)
+
+	s.env["HEADRACE_DEADLETTER_KEYS"], s.env["HEADRACE_DEADLETTER_BLIND"] = "", ""
+	if r := s.must(exitPartly, command("purge", 1)...); !strings.Contains(r.err, "--key order-0 --seq 2") {
+		t.Errorf("by the parked row's letter: %s", r.err)
+	}
+	if r := s.must(exitPartly, command("purge", 3, "--skip-parked")...); !strings.Contains(r.err, "of 1 encrypted dead letter are") || !strings.Contains(r.err, "--force") {
+		t.Errorf("it cannot be told: %s", r.err)
+	}
+	s.must(exitDone, command("purge", 3, "--force")...)
+	s.must(exitDone, command("discard", 1, "--skip-parked")...)
+	s.must(exitDone, "dlt", "purge", "--all", "--reason", "nothing is parked any more", "--yes")
+}
+
+// Nothing that this consumer handles leaves a claim: the canary said "1 of 1 messages were not handled", though they were.
+func TestCanaryGoesOnWhereNobodyCanTell(t *testing.T) {
+	s := onJetStream(t)
+	s.disaster()
+	s.redriveTopic()
+	s.indexes()
+	s.parked("order-x", 1) // a claim of another message
+	r := s.must(exitDone, "dlt", "redrive", "--all", "--reason", "fixed", "--yes", "--canary", "--canary-wait", "10ms")
+	if n := strings.Count(r.err, "nobody can tell whether"); n != 2 || !strings.Contains(r.err, "1 message was handled") || !strings.Contains(r.err, "10 messages were handled") {
+		t.Errorf("it told %d times why it goes on, want 2: %s", n, r.err)
+	}
+	if got := s.redriven(); len(got) != 13 {
+		t.Errorf("%d were sent, want 13", len(got))
 	}
 }
 

@@ -31,7 +31,9 @@ sent again after the claim has ended, and the consumer's inbox removes the copy.
 all does not do so again.
 
 --canary sends 1, then 10, then the rest, and stops as soon as one of them fails again, or if the database tells that they were
-not handled within --canary-wait. Of a consumer without an inbox in the database it cannot tell, and goes on then.
+not handled within --canary-wait: they are still parked, or have no claim in the inbox, as another message of this redrive, of the same
+event type, has. Otherwise it cannot tell (a handler without a transaction, an inbox elsewhere, a message that was dropped, a service that
+does not run), says so, and goes on.
 
 What a consumer that parks has parked is not sent: its key is released, in the database. WITHOUT --database nobody knows what is parked: the
 copy that is sent is taken for a duplicate, and the key stays parked. Name the database, or use "park release".`,
@@ -92,7 +94,13 @@ copy that is sent is taken for a duplicate, and the key stays parked. Name the d
 			}
 		}
 		bar := a.newBar(0)
+		untold := 0
 		config.Progress = func(r deadletter.RedriveReport) {
+			if more := r.Untold - untold; more > 0 {
+				bar.end()
+				a.warnUntold(more, canaryWait)
+				untold = r.Untold
+			}
 			bar.of = r.Selected
 			bar.at(int64(r.Redriven + r.Unmarked + r.Busy + len(r.Unsent)))
 		}
@@ -153,6 +161,20 @@ func (a *app) confirmRedrive(ctx context.Context, d *desk, f deadletter.Filter, 
 		}
 	}
 	return append([]string{}, idsOf(pins)...), nil
+}
+
+// warnUntold tells why a canary goes on without an answer.
+func (a *app) warnUntold(n int, wait time.Duration) {
+	fmt.Fprintf(a.err, "headrace: after %v nobody can tell whether %s handled, and the canary goes on: no message of this redrive of that event type has a claim in the "+
+		"inbox of this database. Its handler has no transaction or another database, or drops them, or no service runs\n", wait, wasWere(n, "message"))
+}
+
+// wasWere is "1 message was", "2 messages were".
+func wasWere(n int, what string) string {
+	if n == 1 {
+		return plural(n, what) + " was"
+	}
+	return plural(n, what) + " were"
 }
 
 // outcome is the exit code of a run that went to its end.
@@ -295,13 +317,6 @@ func (w *watcher) Failed(ctx context.Context, batch string) ([]poison.Record, er
 // Done implements deadletter.Watcher. A claim is no sign of a message that is parked: it was made when that was.
 func (w *watcher) Done(ctx context.Context, consumer string, ids []string) ([]string, error) {
 	if w.db == nil {
-		return nil, deadletter.ErrUnknown
-	}
-	claims, err := w.db.claims(ctx, consumer)
-	if err != nil {
-		return nil, err
-	}
-	if !claims { // it has no inbox, or none here
 		return nil, deadletter.ErrUnknown
 	}
 	claimed, err := w.db.claimed(ctx, consumer, ids)

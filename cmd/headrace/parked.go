@@ -69,13 +69,13 @@ func (d *desk) parkedOf(ctx context.Context, pins []pinnedLetter) (parked []park
 }
 
 // parkedMessages reads what consumer has parked.
-func (d *database) parkedMessages(ctx context.Context, consumer string, cipher deadletter.Cipher) (_ *parkedMessages, err error) {
+func (d *database) parkedMessages(ctx context.Context, consumer string, cipher deadletter.Cipher) (*parkedMessages, error) {
 	of := &parkedMessages{byID: map[string]int{}, byLetter: map[string]int{}}
 	rows, err := d.db.QueryContext(ctx, d.bind("SELECT msg_key, seq, id, dead_letter FROM "+d.names.Table("parked_msg")+" WHERE consumer = ?"), consumer)
 	if err != nil {
 		return nil, fmt.Errorf("read what is parked: %w", err)
 	}
-	defer closing(rows, &err)
+	defer rows.Close() //nolint:errcheck // Err tells
 	for rows.Next() {
 		m, letter := parking.Message{Consumer: consumer}, ""
 		if err := rows.Scan(&m.Key, &m.Seq, &m.ID, &letter); err != nil {

@@ -28,10 +28,6 @@ type Delivery struct {
 	// Time is when the broker stored the message, or the zero time.
 	Time time.Time
 
-	// Received is when the broker began to wait for an answer, where the adapter has kept the delivery for a while since. The zero
-	// time: when it was handed over.
-	Received time.Time
-
 	// Count is how often the broker has delivered the message, this one included; 0: not known.
 	Count int
 

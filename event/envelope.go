@@ -1,6 +1,7 @@
 package event
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -112,17 +113,17 @@ func TypeOf(msg *message.Message) (string, error) {
 }
 
 // KeyOf returns what the event is to be ordered by where the broker has no key of its own: its partition
-// key, else its subject, else "". In binary mode these are the metadata ce_partitionkey and ce_subject, and it does not allocate.
+// key, else its subject, else "". In binary mode these are the metadata ce_partitionkey and ce_subject, and it does not allocate. In
+// structured mode they are the event's own, unless the metadata have ce_partitionkey, and those of the metadata where it has neither.
 func KeyOf(msg *message.Message) string {
-	if isStructured(msg.Metadata[MetaContentType]) {
-		key, subject := scanTwo(msg.Payload, "partitionkey", "subject")
-		if key != "" {
-			return key
-		}
-		return subject
-	}
 	if key := msg.Metadata[MetaPartitionKey]; key != "" {
 		return key
+	}
+	if isStructured(msg.Metadata[MetaContentType]) {
+		key, subject := scanTwo(msg.Payload, "partitionkey", "subject")
+		if key = cmp.Or(key, subject); key != "" {
+			return key
+		}
 	}
 	return msg.Metadata[MetaSubject]
 }

@@ -43,8 +43,8 @@ func binary(payload string, pairs ...string) *message.Message {
 	return msg
 }
 
-func structured(payload string) *message.Message {
-	return received(payload, "content-type", "application/cloudevents+json")
+func structured(payload string, pairs ...string) *message.Message {
+	return received(payload, append([]string{"content-type", "application/cloudevents+json"}, pairs...)...)
 }
 
 // wantError checks the shape that every error of the package has.
@@ -318,6 +318,9 @@ func TestKeyOf(t *testing.T) {
 		"structured with a number":      {structured(`{"subject":"s","partitionkey":42}`), "42"},
 		"structured with subject alone": {structured(`{"subject":"s"}`), "s"},
 		"structured and broken":         {structured(`{"subj`), ""},
+		"its metadata's first":          {structured(`{"partitionkey":"p"}`, "ce_partitionkey", "m"), "m"},
+		"its metadata's at last":        {structured(`{}`, "ce_subject", "m"), "m"},
+		"its own before that":           {structured(`{"subject":"s"}`, "ce_subject", "m"), "s"},
 	} {
 		if got := event.KeyOf(tt.msg); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)

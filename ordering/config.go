@@ -34,11 +34,6 @@ type Config struct {
 	// waits to be tried again does not count. At most Window. Default 64, or Window if that is less.
 	Concurrency int
 
-	// MaxWait is how long a delivery may wait for its turn since it arrived. Then it is given back, and those behind it in its lane
-	// with it: brokers have limits on how long a delivery is held, also for those that wait during a pause or behind others. Default 0:
-	// for ever.
-	MaxWait time.Duration
-
 	// Key tells what a message is ordered by; see DefaultKey, the default, for what "" means. It gets
 	// the broker's message and must not change it. It runs in the goroutine that reads from the
 	// broker, so it must be quick. If it panics, that is logged, and DefaultKey decides.
@@ -71,8 +66,6 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("ordering: Config.Window is %d: want 1 to %d, or 0 for the default", c.Window, MaxWindow)
 	case c.Concurrency < 0:
 		return c, fmt.Errorf("ordering: Config.Concurrency is %d: want 1 or more, or 0 for the default", c.Concurrency)
-	case c.MaxWait < 0:
-		return c, fmt.Errorf("ordering: Config.MaxWait is %v: want a positive duration, or 0 for no limit", c.MaxWait)
 	case c.DrainTimeout < 0:
 		return c, fmt.Errorf("ordering: Config.DrainTimeout is %v: want a positive duration, or 0 for the default", c.DrainTimeout)
 	case c.CancelGrace < 0:

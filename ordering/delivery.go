@@ -56,12 +56,6 @@ func deliveryOf(ctx context.Context) *delivery {
 // ended reports whether the broker has taken the delivery away or its subscription was cancelled.
 func (d *delivery) ended() bool { return d.Context.Err() != nil }
 
-// expired reports whether the delivery has waited for longer than it may.
-func (d *delivery) expired() bool {
-	limit := d.sub.intake.cfg.MaxWait
-	return limit > 0 && time.Since(d.HeldSince) >= limit
-}
-
 // fail settles a delivery that was not handled: it is given back if its context is done, since then
 // nobody failed (invariant I5), or if its subscription is stopped, since a nack could make the broker send it
 // here again; and nacked if not. A settlement made before wins.

@@ -273,19 +273,14 @@ func (in *Intake) awaitEnd(report *DrainError, subs []*subscription) error {
 	return report
 }
 
-// dropEnded gives back the waiting deliveries that were taken away, or have waited for too long.
+// dropEnded gives back the waiting deliveries that were taken away.
 func (in *Intake) dropEnded() {
 	in.mu.Lock()
 	in.lanes.drop((*delivery).ended)
-	if in.cfg.MaxWait > 0 {
-		in.lanes.dropExpired()
-	}
 	in.dispatch()
 	dropped := in.takeDropped()
 	for d := dropped.first; d != nil; d = d.next {
-		if d.ended() {
-			d.sub.peek = true // the subscription may have ended: during a pause nobody would see that
-		}
+		d.sub.peek = true // the subscription may have ended: during a pause nobody would see that
 	}
 	in.mu.Unlock()
 	in.giveBack(dropped)

@@ -40,7 +40,7 @@ func New(cfg Config) (*Intake, error) {
 	return &Intake{
 		cfg:     cfg,
 		epoch:   time.Now(),
-		lanes:   newLanes(cfg.Concurrency, cfg.Window, (*delivery).ended, (*delivery).expired),
+		lanes:   newLanes(cfg.Concurrency, cfg.Window, (*delivery).ended),
 		subs:    map[*subscription]struct{}{},
 		reasons: map[string]struct{}{},
 	}, nil

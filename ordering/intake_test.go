@@ -30,7 +30,6 @@ func TestNewNamesTheFieldAndTheValue(t *testing.T) {
 		{ordering.Config{Consumer: "c", Concurrency: -2}, "Concurrency is -2"},
 		{ordering.Config{Consumer: "c", Window: 10, Concurrency: 11}, "Concurrency is 11 and Config.Window is 10"},
 		{ordering.Config{Consumer: "c", Concurrency: 2000}, "Concurrency is 2000 and Config.Window is 1024"},
-		{ordering.Config{Consumer: "c", MaxWait: -1}, "MaxWait is -1ns"},
 		{ordering.Config{Consumer: "c", DrainTimeout: -1}, "DrainTimeout is -1ns"},
 		{ordering.Config{Consumer: "c", CancelGrace: -1}, "CancelGrace is -1ns"},
 	} {

@@ -21,9 +21,8 @@ type lanes struct {
 	paused      bool
 	allowed     int // of those that are ready, during a pause
 
-	// ended says that a delivery was taken away while it waited: it is dropped when its turn comes. expired says that it has waited for
-	// too long: it is dropped then as well, and all behind it in its lane, which must not run before it comes again.
-	ended, expired func(*delivery) bool
+	// ended says that a delivery was taken away while it waited: it is dropped when its turn comes.
+	ended func(*delivery) bool
 
 	byKey   map[laneKey]*lane
 	ready   fifo
@@ -55,8 +54,8 @@ type lane struct {
 	prev, next *lane     // in the ring of idle lanes
 }
 
-func newLanes(concurrency, idleLimit int, ended, expired func(*delivery) bool) *lanes {
-	l := &lanes{concurrency: concurrency, idleLimit: idleLimit, ended: ended, expired: expired, byKey: map[laneKey]*lane{}}
+func newLanes(concurrency, idleLimit int, ended func(*delivery) bool) *lanes {
+	l := &lanes{concurrency: concurrency, idleLimit: idleLimit, ended: ended, byKey: map[laneKey]*lane{}}
 	l.idle.prev, l.idle.next = &l.idle, &l.idle
 	return l
 }
@@ -137,8 +136,7 @@ func (l *lanes) comesAgain(d *delivery) bool {
 	if d.sub.stopped || l.ended(d) {
 		return false
 	}
-	s := d.Settlement()
-	return s == flight.Released || s == flight.Nacked && l.expired(d)
+	return d.Settlement() == flight.Released
 }
 
 // rest lets another delivery run in the place of d.
@@ -210,21 +208,6 @@ func (l *lanes) dropReady(match func(*delivery) bool) {
 	l.ready = kept
 }
 
-// dropExpired drops what is ready and has waited for too long, with what is behind it. What is behind one that runs is dropped when that
-// has finished: it would have to come after it.
-func (l *lanes) dropExpired() {
-	var kept fifo
-	for d := l.ready.pop(); d != nil; d = l.ready.pop() {
-		if l.expired(d) {
-			l.dropped.push(d)
-			l.dropBehind(d.lane)
-		} else {
-			kept.push(d)
-		}
-	}
-	l.ready = kept
-}
-
 // dropBehind drops all that is behind the head of ln, which has gone.
 func (l *lanes) dropBehind(ln *lane) {
 	if ln == nil {
@@ -243,17 +226,11 @@ func (l *lanes) promote(ln *lane) {
 	}
 	for ln.head = ln.queue.pop(); ln.head != nil; ln.head = ln.queue.pop() {
 		l.behind--
-		switch d := ln.head; {
-		case d.sub.stopped || l.ended(d):
-			l.dropped.push(d)
-		case l.expired(d):
-			l.dropped.push(d)
-			l.dropBehind(ln)
-			return
-		default:
-			l.ready.push(d)
+		if !ln.head.sub.stopped && !l.ended(ln.head) {
+			l.ready.push(ln.head)
 			return
 		}
+		l.dropped.push(ln.head)
 	}
 	l.linkIdle(ln)
 }

@@ -16,7 +16,6 @@ type laneModel struct {
 	all     []*modelDelivery
 	byReal  map[*delivery]*modelDelivery
 	ended   map[*delivery]bool
-	expired map[*delivery]bool
 	back    map[laneKey]bool // of what has run and comes again, since the last check
 	clock   int
 	paused  bool
@@ -34,7 +33,6 @@ type modelDelivery struct {
 	// says that it has ever rested.
 	rests, begun bool
 	roused       int
-	behind       bool // when it came
 }
 
 type modelState int
@@ -69,12 +67,8 @@ func (m *laneModel) check() {
 		case md.state != modelWaiting:
 			t.Fatalf("dropped %v, which is in state %d", md.lane, md.state)
 		case d.sub.stopped || m.ended[d]:
-		case m.expired[d]:
-			if md.ordered {
-				m.back[md.lane] = true
-			}
 		case !md.ordered || !m.back[md.lane]:
-			t.Fatalf("dropped %v, which is neither stopped, ended nor expired, nor behind one that comes again", md.lane)
+			t.Fatalf("dropped %v, which is neither stopped nor ended, nor behind one that comes again", md.lane)
 		}
 		for _, other := range m.all {
 			if other == md {
@@ -116,9 +110,6 @@ func (m *laneModel) check() {
 		if d.state == modelWaiting && d.since == 0 && m.eligible(d) {
 			if d.real.sub.stopped {
 				t.Fatalf("%v is stopped and first of its lane, and was not dropped", d.lane)
-			}
-			if d.behind && m.expired[d.real] {
-				t.Fatalf("%v has expired and become first of its lane, and was not dropped", d.lane)
 			}
 			d.since = m.clock
 		}
@@ -207,14 +198,11 @@ func (m *laneModel) source() *subscription {
 // Fault L3 among others: lanes are emptied and filled again at every moment, and made out of idle ones.
 func TestL3LanesAgreeWithNaiveModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &laneModel{
-			byReal: map[*delivery]*modelDelivery{}, ended: map[*delivery]bool{}, expired: map[*delivery]bool{}, back: map[laneKey]bool{},
-		}
+		m := &laneModel{byReal: map[*delivery]*modelDelivery{}, ended: map[*delivery]bool{}, back: map[laneKey]bool{}}
 		m.lanes = newLanes(
 			rapid.IntRange(1, 6).Draw(t, "concurrency"),
 			rapid.IntRange(0, 4).Draw(t, "idle limit"),
 			func(d *delivery) bool { return m.ended[d] },
-			func(d *delivery) bool { return m.expired[d] },
 		)
 		for range rapid.IntRange(1, 3).Draw(t, "sources") {
 			m.sources = append(m.sources, &subscription{source: source{window: rapid.IntRange(1, 30).Draw(t, "window")}})
@@ -245,7 +233,6 @@ func TestL3LanesAgreeWithNaiveModel(t *testing.T) {
 					ordered: rapid.IntRange(0, 9).Draw(m.t, "ordered") > 0,
 				}
 				m.all = append(m.all, d)
-				d.behind = d.ordered && !m.eligible(d)
 				m.byReal[d.real] = d
 				m.lanes.admit(d.real, d.lane, d.ordered)
 			}),
@@ -265,21 +252,6 @@ func TestL3LanesAgreeWithNaiveModel(t *testing.T) {
 				d.state = modelGone
 				m.back[d.lane] = d.ordered && !m.ended[d.real] && !d.real.sub.stopped
 				m.lanes.finish(d.real)
-			}),
-			"expire": some(func() {
-				if d := m.one(modelWaiting); d != nil {
-					m.expired[d.real] = true
-				}
-			}),
-			"drop expired": step(func() {
-				m.lanes.drop(func(d *delivery) bool { return m.ended[d] })
-				m.lanes.dropExpired()
-				m.check()
-				for _, d := range m.all {
-					if d.state == modelWaiting && m.expired[d.real] && m.eligible(d) {
-						m.t.Fatalf("%v is first of its lane and expired, and was not dropped", d.lane)
-					}
-				}
 			}),
 			"finish and go on": some(func() {
 				if d := m.one(modelRunning); d != nil {

@@ -17,8 +17,7 @@ import (
 //     its subscription is stopped.
 //   - after a panic or runtime.Goexit likewise. The panic goes on.
 //
-// Then its lane goes on; with Config.Successors, the caller's goroutine goes on with it. A delivery whose context was done before h is called is released, and h is not called; likewise one
-// that has waited for longer than Config.MaxWait.
+// Then its lane goes on; with Config.Successors, the caller's goroutine goes on with it. A delivery whose context was done before h is called is released, and h is not called.
 func (in *Intake) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		d := deliveryOf(msg.Context())
@@ -38,8 +37,8 @@ func (in *Intake) handle(d *delivery, msg *message.Message, h message.HandlerFun
 	for more := in.successors(); ; more-- {
 		d.entered = true
 		var next *delivery
-		if d.ended() || d.expired() {
-			d.GiveBack()
+		if d.ended() {
+			d.Release()
 			next = in.finish(d, more > 0)
 		} else {
 			outputs, err := in.run(d, msg, h)

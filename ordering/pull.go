@@ -7,8 +7,6 @@ func (s *subscription) readPull(cancelled <-chan struct{}) {
 	defer s.sweepRest()
 	sweep := time.NewTicker(sweepInterval)
 	defer sweep.Stop()
-	aging, stopAging := s.intake.aging()
-	defer stopAging()
 	ready := s.pull.Ready()
 	for stopped := false; !stopped; {
 		s.pullSome(false)
@@ -22,8 +20,6 @@ func (s *subscription) readPull(cancelled <-chan struct{}) {
 			if !s.checkRoom() {
 				s.intake.dropEnded()
 			}
-		case <-aging:
-			s.intake.dropEnded()
 		case <-s.stop:
 			stopped = true
 		}

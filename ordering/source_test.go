@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,10 +20,9 @@ import (
 // source is a broker in the hands of a test. It delivers what push was given, in that order, to
 // whoever reads, and closes its channels when their context ends, or all of them in Close.
 type source struct {
-	unkeyed   bool          // deliveries have no broker key
-	bare      bool          // no Delivery in the context at all
-	partition int32         // partition of what is pushed
-	age       time.Duration // since the broker waits for an answer
+	unkeyed   bool  // deliveries have no broker key
+	bare      bool  // no Delivery in the context at all
+	partition int32 // partition of what is pushed
 	onRelease func()
 	onSettled func()
 
@@ -151,9 +149,6 @@ func (s *source) prepare(ctx context.Context, d *sent) {
 				s.onRelease()
 			}
 		}, Settled: s.onSettled}
-		if s.age > 0 {
-			delivery.Received = time.Now().Add(-s.age)
-		}
 		if !s.unkeyed {
 			delivery.Key = []byte(d.key)
 		}

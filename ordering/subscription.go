@@ -69,8 +69,6 @@ func (s *subscription) read(inner <-chan *message.Message, cancelled <-chan stru
 	defer s.sweepRest()
 	sweep := time.NewTimer(sweepInterval)
 	defer sweep.Stop()
-	aging, stopAging := s.intake.aging()
-	defer stopAging()
 
 	var late *message.Message
 	for room := s.checkRoom(); ; {
@@ -96,9 +94,6 @@ func (s *subscription) read(inner <-chan *message.Message, cancelled <-chan stru
 			if late == nil {
 				continue
 			}
-		case <-aging:
-			s.intake.dropEnded()
-			continue
 		case <-s.stop:
 		}
 		break
@@ -115,15 +110,6 @@ func (s *subscription) read(inner <-chan *message.Message, cancelled <-chan stru
 			s.release(msg)
 		}
 	}
-}
-
-// aging ticks when a subscription that has room is to look for deliveries that have waited for too long.
-func (in *Intake) aging() (tick <-chan time.Time, stop func()) {
-	if in.cfg.MaxWait == 0 {
-		return nil, func() {}
-	}
-	t := time.NewTicker(max(in.cfg.MaxWait/32, time.Millisecond))
-	return t.C, t.Stop
 }
 
 // awaitRoom blocks until there may be room. It returns false when the subscription is stopped.
@@ -179,13 +165,12 @@ func (s *subscription) newDelivery(msg *message.Message) *delivery {
 	ctx := msg.Context()
 	d := &delivery{
 		Flight: flight.Flight{
-			Context:   ctx,
-			Original:  msg,
-			View:      message.Message{UUID: msg.UUID, Metadata: msg.Metadata, Payload: msg.Payload},
-			Delivery:  brokers.DeliveryOf(ctx),
-			Topic:     s.topic,
-			Consumer:  s.intake.cfg.Consumer,
-			HeldSince: time.Now(),
+			Context:  ctx,
+			Original: msg,
+			View:     message.Message{UUID: msg.UUID, Metadata: msg.Metadata, Payload: msg.Payload},
+			Delivery: brokers.DeliveryOf(ctx),
+			Topic:    s.topic,
+			Consumer: s.intake.cfg.Consumer,
 		},
 		sub: s,
 	}
@@ -194,11 +179,8 @@ func (s *subscription) newDelivery(msg *message.Message) *delivery {
 	} else {
 		d.Key = s.customKey(msg, d.Delivery)
 	}
-	switch {
-	case d.Delivery == nil:
+	if d.Delivery == nil {
 		d.Delivery = &s.bare
-	case !d.Delivery.Received.IsZero():
-		d.HeldSince = d.Delivery.Received
 	}
 	d.Place = d
 	d.View.SetContext(d)

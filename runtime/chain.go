@@ -41,7 +41,6 @@ func (c *Consumer) assemble(dlt message.Publisher) (*line, error) {
 		Consumer:     cfg.Name,
 		Window:       window,
 		Concurrency:  concurrency,
-		MaxWait:      holdLimit(caps) / 2, // what begins has at least the other half
 		Key:          cfg.Key,
 		DrainTimeout: r.config.DrainTimeout,
 		Successors:   true, // there is no stage outside but our own
@@ -220,7 +219,7 @@ func (c *Consumer) bounds(caps brokers.Capabilities) (window, concurrency int) {
 	return window, concurrency
 }
 
-// holdLimit is how long a delivery may be held since it arrived, waiting and running: 80 % of what the broker puts up with; 0 is for ever.
+// holdLimit is how long a delivery may be held: 80 % of what the broker puts up with; 0 is for ever.
 func holdLimit(caps brokers.Capabilities) time.Duration {
 	if caps.ExtendsPatience {
 		return caps.PatienceLimit * 8 / 10
@@ -228,12 +227,13 @@ func holdLimit(caps brokers.Capabilities) time.Duration {
 	return caps.Patience * 8 / 10
 }
 
-// holdFor ends the context of a delivery that arrived limit ago, so that it is released before the broker's own hard
-// limit (RabbitMQ closes the channel, SQS delivers elsewhere). The intake gives back what has not begun by then.
+// holdFor ends the context of a delivery after limit, so that it is released before the broker's own hard
+// limit (RabbitMQ closes the channel, SQS delivers elsewhere). The time that it waited for its turn is not in it: what waits cannot be given
+// back one by one, since a broker sends what comes later before it. At its limit the broker takes all of it back, in its order.
 func holdFor(limit time.Duration) message.HandlerMiddleware {
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
-			ctx, cancel := context.WithDeadline(msg.Context(), flight.From(msg.Context()).HeldSince.Add(limit))
+			ctx, cancel := context.WithTimeout(msg.Context(), limit)
 			defer cancel()
 			msg.SetContext(ctx)
 			return h(msg)

@@ -26,8 +26,7 @@ const (
 
 	// Check makes nothing, and fails where an exchange or a queue is missing. How they are set up, and bound, is the
 	// operator's choice. There is no Delivery.Delay then, and a queue may have the server's own delivery limit: from RabbitMQ
-	// 4.0 on it drops, or dead-letters, after 20 deliveries. What goes back in a long pause is delivered again each time, see
-	// Config.Patience.
+	// 4.0 on it drops, or dead-letters, after 20 deliveries.
 	Check
 )
 
@@ -72,8 +71,10 @@ type Config struct {
 	// delivery, up to MaxNackDelay. A released one is held back for NackDelay. Defaults 100 ms and 30 s.
 	NackDelay, MaxNackDelay time.Duration
 
-	// Patience is the server's consumer_timeout: who holds a delivery for longer loses its channel. It is not sent to the
-	// server. What has waited for two fifths of it, here or in the runtime, goes back to the queue, and comes again. Default 30 min, as the server's; NoTimeout if it is off there.
+	// Patience is the server's consumer_timeout: who holds a delivery for longer, even one that waits for its turn, in a pause or behind others, loses
+	// its channel. All that was delivered on it then comes again, in order, and the contexts of what runs end. So the window times the time of a handler
+	// should be well below it where one key has most of the messages; in a long outage it happens once in that time. It is not sent to the
+	// server. Default 30 min, as the server's; NoTimeout if it is off there.
 	Patience time.Duration
 
 	// MaxMessageBytes is the largest payload that is published. It must not be above the server's max_message_size. Default

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/headrace-go/headrace/brokers"
@@ -26,10 +25,6 @@ type session struct {
 	deliveries   <-chan amqp091.Delivery
 	settler      *adapter.Settler[*entry]
 
-	ahead   []*entry      // came and were not handed over, in order; run's own
-	isAhead atomic.Int64  // how many these are
-	flush   chan struct{} // capacity 1: they are to be given back
-
 	active atomic.Bool  // something was delivered
 	ready  atomic.Int64 // in the queue, not delivered, when it was last asked; -1: not known
 
@@ -44,7 +39,6 @@ type session struct {
 // entry is a delivery as it came.
 type entry struct {
 	delivery amqp091.Delivery
-	at       time.Time // when it came
 	count    int
 }
 
@@ -65,7 +59,6 @@ func newSession(n *subscription, ch *amqp091.Channel, closes <-chan *amqp091.Err
 		deliveries:   deliveries,
 		moreBack:     make(chan struct{}, 1),
 		moreDelayed:  make(chan struct{}, 1),
-		flush:        make(chan struct{}, 1),
 	}
 	s.ready.Store(-1)
 	s.settler = adapter.NewSettler(n.window, s.settle)
@@ -99,26 +92,9 @@ func (s *session) end(letters context.Context) {
 	_ = s.channel.Close() // an error says that it is closed
 }
 
-// receive reads what comes, and hands it over in its order. It reads ahead of those who take it, at most as much as the prefetch count, since
-// the server's time runs for all of it.
+// receive hands over what comes.
 func (s *session) receive(ctx context.Context) error {
-	old := time.NewTimer(time.Hour)
-	defer old.Stop()
-	var next *adapter.Held[*entry] // the first of what is there, about to be handed over
 	for {
-		if s.channel.IsClosed() { // all of it is the server's again
-			return s.consumerEnded()
-		}
-		var out chan<- *message.Message
-		var m *message.Message
-		if next == nil {
-			if next = s.holdFirst(ctx); next != nil && s.maxWait() > 0 {
-				old.Reset(s.maxWait() - time.Since(next.Entry.at))
-			}
-		}
-		if next != nil {
-			out, m = s.subscription.out, next.Message
-		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -128,16 +104,11 @@ func (s *session) receive(ctx context.Context) error {
 			if !open {
 				return s.consumerEnded()
 			}
-			s.arrive(d)
-		case out <- m:
-			next = nil
-		case <-s.flush:
-			s.flushAhead(next)
-			next = nil
-		case <-old.C:
-			if next != nil && s.isOld(next.Entry) {
-				s.flushAhead(next)
-				next = nil
+			if s.channel.IsClosed() { // d is the server's again
+				return s.consumerEnded()
+			}
+			if err := s.handOver(ctx, d); err != nil {
+				return err
 			}
 		}
 	}
@@ -158,63 +129,35 @@ func closeReason(e *amqp091.Error) error {
 	return e
 }
 
-// arrive takes in a delivery, behind those that came before.
-func (s *session) arrive(d amqp091.Delivery) {
+func (s *session) handOver(ctx context.Context, d amqp091.Delivery) error {
 	s.active.Store(true)
 	before, left := undelay(&d)
-	e := &entry{delivery: d, at: time.Now(), count: deliveries(&d) + before}
+	e := &entry{delivery: d, count: deliveries(&d) + before}
 	if left > 0 { // it was longer than the levels last
 		e.count--
 		s.delay(e, left)
-		return
-	}
-	s.ahead = append(s.ahead, e)
-	s.isAhead.Store(int64(len(s.ahead)))
-}
-
-// holdFirst makes a message of the first delivery that is ahead, if there is one.
-func (s *session) holdFirst(ctx context.Context) *adapter.Held[*entry] {
-	if len(s.ahead) == 0 {
 		return nil
 	}
-	e := s.ahead[0]
-	s.ahead[0] = nil
-	s.ahead = s.ahead[1:]
-	s.isAhead.Store(int64(len(s.ahead)))
 	m, headers, err := decode(&e.delivery)
 	if s.settler.Delays {
 		m.Payload = slices.Clone(m.Payload) // a handler may change it, and a delay sends what came
 	}
-	return s.settler.Hold(ctx, m, brokers.Delivery{
+	s.settler.Hold(ctx, m, brokers.Delivery{
 		Topic:       s.subscription.topic,
 		Partition:   -1,
 		Offset:      -1,
-		Time:        e.delivery.Timestamp,
-		Received:    e.at,
+		Time:        d.Timestamp,
 		Count:       e.count,
 		Headers:     headers,
 		DecodeError: err,
 	}, e)
-}
-
-// maxWait is how long a delivery may wait to be handed over: as long as the runtime lets it wait after that, in all. 0: for ever.
-func (s *session) maxWait() time.Duration {
-	return max(s.subscription.broker.config.Patience, 0) * 4 / 10
-}
-
-func (s *session) isOld(e *entry) bool { return s.maxWait() > 0 && time.Since(e.at) >= s.maxWait() }
-
-// flushAhead gives back all that was not handed over, for the first of it has waited for too long, or something before it was given back for
-// that reason: what came later must not go first.
-func (s *session) flushAhead(next *adapter.Held[*entry]) {
-	all := s.ahead
-	if next != nil && s.settler.Drop(next) {
-		all = append([]*entry{next.Entry}, all...)
-	}
-	s.ahead = nil
-	s.isAhead.Store(0)
-	for _, e := range all {
-		s.holdBack(e, s.subscription.broker.config.NackDelay, s.subscription.broker.config.MaxNackDelay)
+	select {
+	case s.subscription.out <- m:
+		return nil
+	case <-ctx.Done():
+		return nil
+	case c := <-s.closes:
+		return closeReason(c)
 	}
 }
 
@@ -233,9 +176,6 @@ func (s *session) settle(batch []*adapter.Held[*entry]) {
 			s.delay(e, h.Delay())
 		default:
 			s.holdBack(e, config.NackDelay, config.MaxNackDelay)
-			if s.isOld(e) {
-				ring(s.flush)
-			}
 		}
 	}
 	s.ack(acked)
@@ -419,7 +359,7 @@ func firstOf(errs []error) error {
 func (s *session) unsettled() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return int(s.isAhead.Load()) + s.settler.Len() + len(s.back) + len(s.delayed)
+	return s.settler.Len() + len(s.back) + len(s.delayed)
 }
 
 func ring(bell chan struct{}) {

@@ -9,7 +9,6 @@ package flight
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -33,10 +32,6 @@ type Flight struct {
 
 	// Topic and Consumer name the subscription. Key names the lane.
 	Topic, Consumer, Key string
-
-	// HeldSince is when the broker began to wait for an answer, as far as it is known: at the latest when it came to the intake. Set by the
-	// intake alone.
-	HeldSince time.Time
 
 	// ID identifies the message within Consumer's inbox. Source is this service's own CloudEvents
 	// source, for the events that the handler makes. middleware.Correlation sets these four.

@@ -217,15 +217,21 @@ func (b *inboxBench) measure(ctx context.Context, levels, only string, rounds in
 	}
 	results := make([]inboxResult, len(places))
 	for i, s := range samples {
-		results[i] = s[0]
-		results[i].PerSecond = median(s, func(r inboxResult) float64 { return r.PerSecond })
-		results[i].CPUMicros = median(s, func(r inboxResult) float64 { return r.CPUMicros })
-		results[i].ServerMicros = median(s, func(r inboxResult) float64 { return r.ServerMicros })
-		results[i].WALBytes = median(s, func(r inboxResult) float64 { return r.WALBytes })
-		results[i].TimesHand = median(s, func(r inboxResult) float64 { return r.TimesHand })
-		results[i].TimesHandleTx = median(s, func(r inboxResult) float64 { return r.TimesHandleTx })
+		results[i] = middle(s)
 	}
 	return results, nil
+}
+
+// middle is the median over the rounds of a subject, of each number.
+func middle(rounds []inboxResult) inboxResult {
+	r := rounds[0]
+	r.PerSecond = median(rounds, func(r inboxResult) float64 { return r.PerSecond })
+	r.CPUMicros = median(rounds, func(r inboxResult) float64 { return r.CPUMicros })
+	r.ServerMicros = median(rounds, func(r inboxResult) float64 { return r.ServerMicros })
+	r.WALBytes = median(rounds, func(r inboxResult) float64 { return r.WALBytes })
+	r.TimesHand = median(rounds, func(r inboxResult) float64 { return r.TimesHand })
+	r.TimesHandleTx = median(rounds, func(r inboxResult) float64 { return r.TimesHandleTx })
+	return r
 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -79,12 +79,7 @@ func benchSQLite(ctx context.Context, n, rounds int, limit time.Duration) ([]inb
 			}
 		}
 		for _, s := range samples {
-			r := s[0]
-			r.PerSecond = median(s, func(r inboxResult) float64 { return r.PerSecond })
-			r.CPUMicros = median(s, func(r inboxResult) float64 { return r.CPUMicros })
-			r.TimesHand = median(s, func(r inboxResult) float64 { return r.TimesHand })
-			r.TimesHandleTx = median(s, func(r inboxResult) float64 { return r.TimesHandleTx })
-			results = append(results, r)
+			results = append(results, middle(s))
 		}
 	}
 	return results, nil
